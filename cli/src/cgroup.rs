@@ -21,15 +21,6 @@ pub(crate) struct MemoryLimit {
     pub(crate) group: String,
 }
 
-/// The control group that accounts for this process's memory.
-struct Group<'f> {
-    text: &'f ReadText<'f>,
-    /// Its directory, and those of the groups around it.
-    directories: Vec<String>,
-    /// The names of the files with limit, use and kills.
-    names: [&'static str; 3],
-}
-
 /// The directories of this process's control group and of those around it, the nearest first, where a controller's files are, and true
 /// if they are those of version 1. `None` if the system has no control groups, or does not show them here.
 pub(crate) fn groups(text: &ReadText<'_>, controller: &str) -> Option<(Vec<String>, bool)> {
@@ -63,34 +54,15 @@ pub(crate) fn groups(text: &ReadText<'_>, controller: &str) -> Option<(Vec<Strin
     Some((directories, first))
 }
 
-impl<'f> Group<'f> {
-    fn of(text: &'f ReadText<'f>) -> Option<Self> {
-        let (directories, first) = groups(text, "memory")?;
-        let names = match first {
-            true => ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"],
-            false => ["memory.max", "memory.current", "memory.events"],
-        };
-        Some(Self { text, directories, names })
-    }
-
-    /// The lowest limit that applies.
-    fn limit(&self) -> Option<MemoryLimit> {
-        let number =
-            |directory: &str, name| (self.text)(&format!("{directory}/{name}"))?.trim().parse::<u64>().ok();
-        let [limit, used, _] = self.names;
-        let limits = self.directories.iter().filter_map(|directory| {
-            // Without a limit there is the word `max`, or the largest number of pages.
-            let bytes = number(directory, limit).filter(|&bytes| bytes < 1 << 62)?;
-            Some(MemoryLimit { bytes, used: number(directory, used), group: directory.clone() })
-        });
-        limits.min_by_key(|limit| limit.bytes)
-    }
-
-    /// The number of processes of the group that were killed for memory.
-    fn kills(&self) -> Option<u64> {
-        let [.., events] = self.names;
-        counter(&(self.text)(&format!("{}/{events}", self.directories.first()?))?)
-    }
+/// The directories of the control groups that account for this process's memory, the nearest first, and the names of their files with
+/// limit, use and kills.
+fn memory_files(text: &ReadText<'_>) -> Option<(Vec<String>, [&'static str; 3])> {
+    let (directories, first) = groups(text, "memory")?;
+    let names = match first {
+        true => ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"],
+        false => ["memory.max", "memory.current", "memory.events"],
+    };
+    Some((directories, names))
 }
 
 /// The number of processes that were killed for memory, from a file with a counter in each line.
@@ -100,7 +72,14 @@ fn counter(text: &str) -> Option<u64> {
 
 /// The lowest limit on memory that the control groups of this process have.
 pub(crate) fn memory_limit(text: &ReadText<'_>) -> Option<MemoryLimit> {
-    Group::of(text)?.limit()
+    let (directories, [limit, used, _]) = memory_files(text)?;
+    let number = |directory: &str, name| text(&format!("{directory}/{name}"))?.trim().parse::<u64>().ok();
+    let limits = directories.iter().filter_map(|directory| {
+        // Without a limit there is the word `max`, or the largest number of pages.
+        let bytes = number(directory, limit).filter(|&bytes| bytes < 1 << 62)?;
+        Some(MemoryLimit { bytes, used: number(directory, used), group: directory.clone() })
+    });
+    limits.min_by_key(|limit| limit.bytes)
 }
 
 /// The numbers of processes that the kernel had killed for memory at some time: of this control group, and of this host.
@@ -116,8 +95,10 @@ impl Kills {
     }
 
     fn from(text: &ReadText<'_>) -> Self {
-        let host = text("/proc/vmstat").and_then(|text| counter(&text));
-        Self { group: Group::of(text).and_then(|group| group.kills()), host }
+        let killed = |file: &str| counter(&text(file)?);
+        let group = memory_files(text)
+            .and_then(|(directories, [.., events])| killed(&format!("{}/{events}", directories.first()?)));
+        Self { group, host: killed("/proc/vmstat") }
     }
 
     /// A text on the processes that the kernel has killed for memory since, and on how sure it is that a rank was among them.

@@ -64,7 +64,8 @@ enum Command {
     Man(generate::Man),
 }
 
-/// The subcommands that the program starts by itself. They are separate, so that a mistyped command does not suggest one of them.
+/// The subcommands that the program starts by itself, each by the NAME of its module. They are separate, so that a mistyped command does
+/// not suggest one of them.
 #[derive(Parser)]
 #[command(name = "unisono")]
 struct OwnProcess {
@@ -74,18 +75,12 @@ struct OwnProcess {
 
 #[derive(Subcommand)]
 enum OwnCommand {
-    #[command(name = cost::measure_rank::NAME)]
-    MeasureRank(cost::measure_rank::OneRank),
-    #[command(name = run::guard::NAME)]
-    Guard,
-    #[command(name = doctor::group::NAME)]
-    DoctorRank,
-    #[command(name = doctor::topology::NAME)]
+    MeasureOneRank(cost::measure_rank::OneRank),
+    RunGuard,
+    DoctorOneRank,
     DoctorTopology,
-    #[command(name = run::rank::NAME)]
-    Rank(run::rank::Rank),
-    #[command(name = run::hosts::agent::NAME)]
-    RanksOfHost,
+    RunOneRank(run::rank::Rank),
+    RunRanksOfHost,
 }
 
 /// The log filter if RUST_LOG is not set. The program prints the failure of a group itself.
@@ -173,12 +168,12 @@ impl Command {
 impl OwnCommand {
     fn run(self) -> ExitCode {
         match self {
-            Self::MeasureRank(rank) => status(cost::measure_rank::NAME, rank.run()),
-            Self::Guard => run::guard::run(),
-            Self::DoctorRank => status(doctor::group::NAME, doctor::group::run()),
+            Self::MeasureOneRank(rank) => status(cost::measure_rank::NAME, rank.run()),
+            Self::RunGuard => run::guard::run(),
+            Self::DoctorOneRank => status(doctor::group::NAME, doctor::group::run()),
             Self::DoctorTopology => status(doctor::topology::NAME, doctor::topology::run()),
-            Self::Rank(rank) => rank.run(),
-            Self::RanksOfHost => run::hosts::agent::run(),
+            Self::RunOneRank(rank) => rank.run(),
+            Self::RunRanksOfHost => run::hosts::agent::run(),
         }
     }
 }

@@ -54,10 +54,8 @@ pub(crate) fn known<T>(
     found.ok_or_else(|| {
         let names: Vec<_> = names.into_iter().collect();
         let meant = meant::question(word, names.iter().copied());
-        match meant.is_empty() {
-            true => format!("there is no such {what}; there are {}", names.join(", ")),
-            false => format!("there is no such {what}; {meant}There are {}", names.join(", ")),
-        }
+        let there = if meant.is_empty() { "there" } else { "There" };
+        format!("there is no such {what}; {meant}{there} are {}", names.join(", "))
     })
 }
 

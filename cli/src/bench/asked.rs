@@ -142,30 +142,20 @@ impl Asked {
             Some(ranks) => self.start(ranks),
             None if job::is_launched() => self.measure(),
             None => {
-                let ranks = self.own_number(run::cores());
+                let (ranks, why) = self.own_number(run::cores());
                 self.checked(ranks as usize)?;
-                crate::complain!("unisono bench: {}; --ranks N starts N", self.why(ranks, run::cores()));
+                crate::complain!("unisono bench: {ranks} ranks on this host, {why}; --ranks N starts N");
                 self.start(ranks)
             }
         }
     }
 
-    /// The number of ranks that it starts on this many cores: one on each; 2 if only pairs are measured, or if there is one core.
-    fn own_number(&self, cores: u32) -> u32 {
-        if self.whats == [What::Put] { 2 } else { cores.max(2) }
-    }
-
-    /// The sentence that gives the reason for that number.
-    fn why(&self, ranks: u32, cores: u32) -> String {
+    /// The number of ranks that it starts on this many cores, and why: one on each; 2 if only pairs are measured, or if there is one core.
+    fn own_number(&self, cores: u32) -> (u32, String) {
         match self.whats[..] {
-            [What::Put] => "2 ranks on this host, which a put takes".to_owned(),
-            _ if ranks == cores => {
-                format!("{ranks} ranks on this host, one for each core that this process may use")
-            }
-            _ => format!(
-                "{ranks} ranks on this host, where this process may use {}",
-                words::some(cores as usize, "core")
-            ),
+            [What::Put] => (2, "which a put takes".to_owned()),
+            _ if cores >= 2 => (cores, "one for each core that this process may use".to_owned()),
+            _ => (2, format!("where this process may use {}", words::some(cores as usize, "core"))),
         }
     }
 

@@ -36,12 +36,14 @@ pub(super) fn sweep(
     if crew.is_none() && !bench.asked.no_raw && report.raw.is_none() {
         report.raw = put_pair::bandwidth(group, options)?;
     }
+    let (op, root) = (bench.op(), bench.root());
+    let part = Part { collective, op, root, rank: group.rank(), ranks: group.size() };
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
     let progress = Progress::new(sizes.len(), group.rank() == 0);
     let mut wrong = 0;
     let mut last = None;
     for bytes in sizes {
-        let run = Run { group, bench, collective, bytes, in_place: false, progress: &progress };
+        let run = Run { group, bench, part, bytes, in_place: false, progress: &progress };
         let count = run.count();
         // Several sizes may be the same number of elements.
         if last.replace(count) == Some(count) {
@@ -77,7 +79,8 @@ pub(super) fn sweep(
 pub(super) struct Run<'a> {
     pub group: &'a ProcessGroup,
     pub bench: &'a Bench,
-    pub collective: Collective,
+    /// This rank's part, which makes the input and checks the output.
+    pub part: Part,
     bytes: usize,
     in_place: bool,
     pub progress: &'a Progress,
@@ -87,7 +90,7 @@ impl Run<'_> {
     /// The collective's count: the sweep's sizes are those of the whole vector.
     fn count(&self) -> usize {
         let elements = self.bytes / self.bench.dtype().size();
-        match self.collective {
+        match self.part.collective {
             Collective::Barrier => 0,
             collective if collective.has_blocks() => elements / self.group.size(),
             _ => elements,
@@ -96,13 +99,14 @@ impl Run<'_> {
 
     /// The numbers of elements of the input and of the output of rank `rank`.
     pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
-        let root = if self.collective.has_root() { self.bench.root() } else { 0 };
-        let job = Job { root, ..Job::new(self.collective, rank, self.group.size(), count) };
+        let Part { collective, root, ranks, .. } = self.part;
+        let root = if collective.has_root() { root } else { 0 };
+        let job = Job { root, ..Job::new(collective, rank, ranks, count) };
         Ok(job.lengths().ok_or("the sizes overflow")?)
     }
 
     fn measure<M: OperandMemory>(&self, count: usize) -> Result<Row> {
-        let (group, bench, part) = (self.group, self.bench, self.part());
+        let (group, bench, part) = (self.group, self.bench, self.part);
         let lengths = self.lengths(group.rank(), count)?;
         let zeros = |len| M::zeros(group, len);
         let mut operands: CallMemory<M> = CallMemory::new(&part, self.in_place, lengths, zeros)?;
@@ -140,7 +144,7 @@ impl Run<'_> {
 
     /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
     pub(super) fn case(&self, count: usize, wrong: u64, iterations: usize) -> Result<Case> {
-        let (group, bench, collective) = (self.group, self.bench, self.collective);
+        let (group, bench, collective) = (self.group, self.bench, self.part.collective);
         let mut wrong = [wrong];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
         let (inputs, outputs) = self.lengths(bench.root(), count)?;
@@ -156,13 +160,6 @@ impl Run<'_> {
             iterations,
             wrong: wrong[0],
         })
-    }
-
-    /// This rank's part, which makes the input and checks the output.
-    pub(super) fn part(&self) -> Part {
-        let (group, bench) = (self.group, self.bench);
-        let (rank, ranks) = (group.rank(), group.size());
-        Part { collective: self.collective, op: bench.op(), root: bench.root(), rank, ranks }
     }
 }
 

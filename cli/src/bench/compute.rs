@@ -20,7 +20,7 @@ const STEPS: usize = 3;
 const TRIES: usize = 3;
 
 /// The number of rounds of the first attempt: some tens of microseconds.
-const FIRST: f64 = 300.0;
+pub(super) const FIRST: f64 = 300.0;
 
 /// The threads that compute on this rank: its own, and enough others for all ranks of the host to use every processor together. They
 /// sleep between computations.
@@ -111,11 +111,6 @@ impl Computation<'_> {
         Ok(self)
     }
 
-    /// A computation on every core, whose length is not adjusted yet.
-    pub(super) fn busy(crew: &Crew) -> Computation<'_> {
-        Computation::Busy(crew, FIRST)
-    }
-
     pub(super) fn run(&self) {
         match self {
             Self::Idle(seconds) => sleep(*seconds),
@@ -156,7 +151,8 @@ mod tests {
         let idle = Computation::Idle(0.1).lasting(&group, 0.002).unwrap();
         let Computation::Idle(asked) = &idle else { panic!("{:?}", idle.timed()) };
         assert!((0.0..=0.002).contains(asked) && idle.timed() >= *asked, "{asked}");
-        let Computation::Busy(_, rounds) = Computation::busy(&crew).lasting(&group, 0.002).unwrap() else {
+        let Computation::Busy(_, rounds) = Computation::Busy(&crew, FIRST).lasting(&group, 0.002).unwrap()
+        else {
             panic!("another kind")
         };
         assert!(rounds.is_finite() && rounds > 0.0, "{rounds}");

@@ -12,7 +12,7 @@ use unisono::{ProcessGroup, hardware::Processors};
 use super::{
     Result,
     compute::processors,
-    table::{Column, Table},
+    table::{self, Column},
 };
 
 /// A rank, and where it is.
@@ -88,27 +88,23 @@ impl Origin {
     /// The lines that say where the ranks are.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let host = self.places.iter().map(|place| place.host.len()).max().unwrap_or(0).clamp(4, 40);
-        let columns = vec![
-            Column::new("rank", "", 8, 0),
-            Column::new("host", "", host, 0),
-            Column::new("pid", "", 8, 2),
-            Column::new("cores", "", 16, 1),
-            Column::new("way", "", 12, 1),
-        ];
-        let table = Table::new(columns, width);
         let few = self.places.len() <= MOST_RANKS;
-        let mut lines = table.head();
+        let mut lines = Vec::new();
         let mut last = "";
         for (rank, place) in self.places.iter().enumerate() {
             if few || place.host != last {
-                let cells = [
-                    rank.to_string(),
-                    place.host.clone(),
-                    place.pid.to_string(),
-                    ranges(&place.cores),
-                    self.way(rank).to_owned(),
+                let columns = vec![
+                    Column::new("rank", "", 8, 0, rank),
+                    Column::new("host", "", host, 0, &place.host),
+                    Column::new("pid", "", 8, 2, place.pid),
+                    Column::new("cores", "", 16, 1, ranges(&place.cores)),
+                    Column::new("way", "", 12, 1, self.way(rank)),
                 ];
-                lines.push(format!("#{}", table.row(&cells).get(1..).unwrap_or_default()));
+                let columns = table::fitting(columns, width);
+                if lines.is_empty() {
+                    lines = table::head(&columns);
+                }
+                lines.push(format!("#{}", table::row(&columns).get(1..).unwrap_or_default()));
             }
             last = &place.host;
         }

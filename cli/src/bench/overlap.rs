@@ -12,8 +12,9 @@ use unisono_schedule::Collective;
 
 use super::{
     Result,
+    check::Part,
     collective::{Run, SECONDS, iterations},
-    compute::{Computation, Crew},
+    compute::{Computation, Crew, FIRST},
     data::OperandMemory,
     room_for,
     rows::{OverlapRow, Times, median},
@@ -34,9 +35,9 @@ impl Run<'_> {
     pub(super) fn overlap<M: OperandMemory>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
         let (group, bench) = (self.group, self.bench);
         let (inputs, outputs) = self.lengths(group.rank(), count)?;
-        let outputs = if in_place(self.collective) { inputs } else { outputs };
+        let outputs = if in_place(self.part.collective) { inputs } else { outputs };
         let (mut input, output) = (M::zeros(group, inputs)?, M::zeros(group, outputs)?);
-        self.part().fill(&mut input);
+        self.part.fill(&mut input);
         let mut calls = Calls { run: self, memory: Some((input, output)) };
         for _ in 0..bench.asked.warmup {
             calls.call(|| ())?;
@@ -84,7 +85,7 @@ impl Run<'_> {
     ) -> Result<(Times, Times)> {
         let group = self.group;
         let computations = [
-            Computation::busy(crew).lasting(group, length)?,
+            Computation::Busy(crew, FIRST).lasting(group, length)?,
             Computation::Idle(length).lasting(group, length)?,
         ];
 
@@ -131,15 +132,15 @@ impl<M: OperandMemory> Calls<'_, M> {
     /// After a barrier, begins the collective, computes, and waits for it. Returns how many seconds that took.
     fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
         let (input, mut output) = self.memory()?;
-        if in_place(self.run.collective) {
+        if in_place(self.run.part.collective) {
             // Repeated reductions of a result would overflow, or give numbers that are slow to compute with.
             output.copy_from_slice(&input);
         }
         // The barrier follows the copy, which does not end at the same time on all ranks.
         self.run.group.barrier()?;
         let begun = Instant::now();
-        let (begin, op, root) = (self.run.group.begin(), self.run.bench.op(), self.run.bench.root());
-        self.memory = Some(match self.run.collective {
+        let (begin, Part { collective, op, root, .. }) = (self.run.group.begin(), self.run.part);
+        self.memory = Some(match collective {
             Collective::AllReduce => (input, finish(begin.all_reduce(output, op)?, compute)?),
             Collective::Reduce => (input, finish(begin.reduce(output, op, root)?, compute)?),
             Collective::Broadcast => (input, finish(begin.broadcast(output, root)?, compute)?),
@@ -162,14 +163,14 @@ impl<M: OperandMemory> Calls<'_, M> {
 
     fn spoil(&mut self) {
         if let Some((input, output)) = &mut self.memory {
-            self.run.part().spoil(input, output);
+            self.run.part.spoil(input, output);
         }
     }
 
     /// The number of wrong elements on this rank.
     fn wrong(&mut self) -> Result<u64> {
         let (input, output) = self.memory()?;
-        let part = self.run.part();
+        let part = self.run.part;
         let no_output = part.collective == Collective::Reduce && part.rank != part.root;
         Ok(if no_output { 0 } else { part.wrong(input.len(), &output) })
     }

@@ -32,13 +32,17 @@ pub(crate) struct Pair {
     _window: Region,
     target: RemoteRegion,
     events: Vec<Event>,
-    /// Puts and acknowledgements that have arrived since the beginning. The peer may be one measurement ahead, so they are compared
-    /// with the sums expected so far.
+    /// What has arrived since the beginning. The peer may be one measurement ahead, so it is compared with what was expected before the
+    /// current measurement.
+    arrived: Arrived,
+    before: Arrived,
+}
+
+/// Numbers of puts and of acknowledgements.
+#[derive(Clone, Copy, Default)]
+struct Arrived {
     data: u64,
     acknowledged: u64,
-    /// The sums expected before the current measurement.
-    data_before: u64,
-    acknowledged_before: u64,
 }
 
 /// Registers memory and writes to each of its pages. Otherwise all pages would be the same page of zeros, which is always in the
@@ -61,36 +65,24 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
         0 => Some(second),
         rank => (rank == second).then_some(0),
     });
-    let mut opened = None;
-    let mut contact: Option<(Vec<u8>, [u64; 3])> = None;
-    if other.is_some() {
-        // The group's provider, even if the user has not asked for it.
-        let provider = Some(group.limits().provider.clone());
-        let mut transport = unisono::group::open_transport(&Options { provider, ..options.clone() })?;
-        let window = touched(&mut *transport, bytes.max(8))?;
-        let source = touched(&mut *transport, bytes.max(8))?;
-        let remote = window.remote().ok_or("a registered region has no key")?;
-        contact = Some((transport.address().0.clone(), remote.words()));
-        opened = Some((transport, window, source));
-    }
+    type Contact = Option<(Vec<u8>, [u64; 3])>;
+    let Some(other) = other else {
+        group.all_gather_object(&Contact::None)?;
+        return Ok(None);
+    };
+    // The group's provider, even if the user has not asked for it.
+    let provider = Some(group.limits().provider.clone());
+    let mut transport = unisono::group::open_transport(&Options { provider, ..options.clone() })?;
+    let window = touched(&mut *transport, bytes.max(8))?;
+    let source = touched(&mut *transport, bytes.max(8))?;
+    let remote = window.remote().ok_or("a registered region has no key")?;
+    let contact: Contact = Some((transport.address().0.clone(), remote.words()));
     let mut contacts = group.all_gather_object(&contact)?;
-    let (Some(other), Some((mut transport, window, source))) = (other, opened) else { return Ok(None) };
     let (address, words) = contacts.swap_remove(other).ok_or("the other rank has no endpoint")?;
     let peer = transport.connect(&Address(address))?;
     let target = RemoteRegion::from_words(words);
-    let pair = Pair {
-        transport,
-        peer,
-        source,
-        _window: window,
-        target,
-        events: Vec::new(),
-        data: 0,
-        acknowledged: 0,
-        data_before: 0,
-        acknowledged_before: 0,
-    };
-    Ok(Some(pair))
+    let (events, arrived, before) = (Vec::new(), Arrived::default(), Arrived::default());
+    Ok(Some(Pair { transport, peer, source, _window: window, target, events, arrived, before }))
 }
 
 impl Pair {
@@ -98,8 +90,8 @@ impl Pair {
         self.transport.poll(&mut self.events)?;
         for event in self.events.drain(..) {
             match event {
-                Event::Arrived { immediate: DATA, .. } => self.data += 1,
-                Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.acknowledged += 1,
+                Event::Arrived { immediate: DATA, .. } => self.arrived.data += 1,
+                Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.arrived.acknowledged += 1,
                 Event::Arrived { immediate, .. } => {
                     return Err(
                         format!("a put with the immediate {immediate}, which neither rank sends").into()
@@ -152,8 +144,8 @@ impl Pair {
             if first {
                 self.put(bytes, DATA)?;
             }
-            self.data_before += 1;
-            self.until(|pair| pair.data >= pair.data_before)?;
+            self.before.data += 1;
+            self.until(|pair| pair.arrived.data >= pair.before.data)?;
             if !first {
                 self.put(bytes, DATA)?;
             }
@@ -172,7 +164,7 @@ impl Pair {
         receive: bool,
     ) -> Result<Duration> {
         let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
-        let (data, acknowledged) = (self.data_before, self.acknowledged_before);
+        let Arrived { data, acknowledged } = self.before;
         let (mut posted, mut answered) = (0, 0);
         // An acknowledgement is for half a window.
         let window = window as u64;
@@ -181,17 +173,19 @@ impl Pair {
         let begun = Instant::now();
         let (mut heard, mut seen) = (begun, 0);
         while posted < to_send
-            || self.acknowledged < acknowledged + acknowledgements(to_send)
-            || self.data.saturating_sub(data) < to_receive
+            || self.arrived.acknowledged < acknowledged + acknowledgements(to_send)
+            || self.arrived.data.saturating_sub(data) < to_receive
             || answered < acknowledgements(to_receive)
         {
             let mut moved = false;
-            if posted < to_send && posted < self.acknowledged.saturating_sub(acknowledged) * half + window {
+            if posted < to_send
+                && posted < self.arrived.acknowledged.saturating_sub(acknowledged) * half + window
+            {
                 self.put(bytes, DATA)?;
                 posted += 1;
                 moved = true;
             }
-            let landed = self.data.saturating_sub(data).min(to_receive);
+            let landed = self.arrived.data.saturating_sub(data).min(to_receive);
             let due = if landed == to_receive { acknowledgements(to_receive) } else { landed / half };
             if answered < due {
                 self.put(8.min(bytes), ACKNOWLEDGE)?;
@@ -201,15 +195,15 @@ impl Pair {
             if !moved {
                 self.poll()?;
                 // The whole may take long, but something must arrive from time to time.
-                let arrived = self.data + self.acknowledged;
+                let arrived = self.arrived.data + self.arrived.acknowledged;
                 if std::mem::replace(&mut seen, arrived) != arrived {
                     heard = Instant::now();
                 }
                 give_up(heard)?;
             }
         }
-        self.data_before += to_receive;
-        self.acknowledged_before += acknowledgements(to_send);
+        self.before.data += to_receive;
+        self.before.acknowledged += acknowledgements(to_send);
         Ok(begun.elapsed())
     }
 }
@@ -229,9 +223,9 @@ pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Optio
     if group.size() < 2 {
         return Ok(None);
     }
-    let pair = pair(group, options, BYTES)?;
+    let mut pair = pair(group, options, BYTES)?;
     let mut best = [0.0_f64];
-    if let Some(mut pair) = pair {
+    if let Some(pair) = &mut pair {
         let first = group.rank() == 0;
         for _ in 0..4 {
             let time = pair.stream((BYTES, WINDOW), COUNT, first, !first)?;
@@ -243,10 +237,8 @@ pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Optio
         while Instant::now() < until {
             pair.poll()?;
         }
-        group.barrier()?;
-    } else {
-        group.barrier()?;
     }
+    group.barrier()?;
     // Rank 0 sends, so its measurement counts.
     group.broadcast(&mut best, 0)?;
     Ok(Some(best[0]))

@@ -12,12 +12,11 @@ use unisono::{ProcessGroup, Reduction};
 use unisono_transport::Limits;
 
 use super::{
-    Bench, Result, What,
-    columns::{self, Kind},
+    Bench, Result, What, columns,
     origin::Origin,
     ranks::second,
     rows::{Case, Flow, MessageRow, OverlapRow, Row, bus_factor},
-    table::{Table, WIDEST, fixed, wrapped},
+    table::{self, Column, WIDEST, fitting, fixed, wrapped},
 };
 use crate::{tune::output::is_fifo, words};
 
@@ -38,8 +37,8 @@ pub(super) struct Report {
     ranks: usize,
     limits: Limits,
     reduction: Reduction,
-    /// What is measured now, and its table.
-    now: Option<(Bench, Kind, Table)>,
+    /// What is measured now.
+    now: Option<Bench>,
     introduced: bool,
     /// True if the places of the ranks were printed.
     greeted: bool,
@@ -67,14 +66,12 @@ fn is_stdout(path: &Path) -> bool {
 
 /// Checks that the file for lines of JSON, if there is to be one, can be written. An existing one is emptied.
 pub(super) fn check_json(path: Option<&Path>) -> Result<()> {
-    json_file(path.filter(|path| !is_fifo(path) && !is_stdout(path))).map(drop)
+    path.filter(|path| !is_fifo(path) && !is_stdout(path)).map_or(Ok(()), |path| create(path).map(drop))
 }
 
-/// Creates or empties the file for lines of JSON, if there is to be one.
-fn json_file(path: Option<&Path>) -> Result<Option<File>> {
-    let create =
-        |path: &Path| File::create(path).map_err(|error| format!("--json {}: {error}", path.display()));
-    Ok(path.map(create).transpose()?)
+/// Creates or empties the file for lines of JSON.
+fn create(path: &Path) -> Result<File> {
+    Ok(File::create(path).map_err(|error| format!("--json {}: {error}", path.display()))?)
 }
 
 /// The width of the lines: that of the terminal, if standard output is one.
@@ -89,11 +86,13 @@ impl Report {
         let reports = group.rank() == 0;
         let path = bench.asked.json.as_deref().filter(|_| reports);
         let only_json = path.is_some_and(is_stdout);
-        let file = json_file(path.filter(|_| !only_json))?;
-        let file = file.map(|file| Box::new(BufWriter::new(file)) as Box<dyn Write>);
+        let json: Option<Box<dyn Write>> = match path {
+            Some(path) if !only_json => Some(Box::new(BufWriter::new(create(path)?))),
+            path => path.map(|_| Box::new(io::stdout()) as _),
+        };
         Ok(Self {
             raw: None,
-            json: file.or_else(|| only_json.then(|| Box::new(io::stdout()) as Box<dyn Write>)),
+            json,
             quiet: only_json || !reports,
             width: width(),
             origin: Origin::of(group)?,
@@ -113,21 +112,19 @@ impl Report {
 
     /// Begins a measurement. One that differs from the last only in type, reduction or root continues in the same table.
     pub(super) fn begin(&mut self, bench: &Bench) {
-        if self.now.as_ref().is_some_and(|(last, ..)| last.what == bench.what) {
+        if self.now.as_ref().is_some_and(|last| last.what == bench.what) {
             return;
         }
         self.sum_up();
-        let kind = Kind::of(bench);
-        let table = Table::new(columns::of(kind), self.width);
-        self.now = Some((bench.clone(), kind, table));
+        self.now = Some(bench.clone());
         self.introduced = false;
     }
 
-    fn head(&mut self) {
+    fn head(&mut self, columns: &[Column]) {
         if std::mem::replace(&mut self.introduced, true) {
             return;
         }
-        let Some((bench, kind, table)) = &self.now else { return };
+        let Some(bench) = &self.now else { return };
         let (width, ranks) = (self.width, self.ranks);
         let mut lines = Vec::new();
         if !std::mem::replace(&mut self.greeted, true) {
@@ -139,7 +136,7 @@ impl Report {
             lines.extend(self.origin.lines(width));
         }
         let memory = if bench.asked.registered { "registered memory" } else { "plain memory" };
-        let place = if *kind == Kind::One && bench.is_in_place() == Some(true) { ", in place" } else { "" };
+        let place = if bench.forms() == [true] && !bench.asked.detail { ", in place" } else { "" };
         let reproducible = bench.what.reduces() && self.reduction == Reduction::Reproducible;
         let reproducible = if reproducible { ", reproducible" } else { "" };
         let over = format!("over {} ({})", self.limits.provider, self.limits.version);
@@ -158,8 +155,8 @@ impl Report {
             let raw = format!("raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9);
             lines.extend(wrapped(&raw, width));
         }
-        lines.extend(wrapped(kind.meaning(), width));
-        lines.extend(table.head());
+        lines.extend(wrapped(columns::meaning(bench), width));
+        lines.extend(table::head(columns));
         lines.iter().for_each(|line| self.line(line));
     }
 
@@ -172,12 +169,10 @@ impl Report {
     }
 
     /// Prints a row of the table.
-    fn row(&mut self, cells: &[String]) {
-        self.head();
-        if let Some((_, _, table)) = &self.now {
-            let row = table.row(cells);
-            self.line(&row);
-        }
+    fn row(&mut self, columns: Vec<Column>) {
+        let columns = fitting(columns, self.width);
+        self.head(&columns);
+        self.line(&table::row(&columns));
     }
 
     fn record(&mut self, record: &Value) {
@@ -210,21 +205,21 @@ impl Report {
 
     /// Reports a collective: out of place, in place, or both.
     pub(super) fn collective(&mut self, rows: &[Row]) {
-        let detail = matches!(self.now, Some((_, Kind::Detail, _)));
-        let mut cells = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
-        for row in rows {
+        let detail = self.now.as_ref().is_some_and(|bench| bench.asked.detail);
+        let mut columns = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
+        for (at, row) in rows.iter().enumerate() {
             let [min, p50, p99] = row.times_us();
             let (algbw, busbw) = self.bandwidths(&row.case, p50);
             let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
             if detail {
-                self.row(&columns::of_detail(row, busbw, of_raw));
+                self.row(columns::of_detail(row, busbw, of_raw));
             }
-            cells.extend([
-                fixed(p50, 2, 8),
-                fixed(algbw, 3, 6),
-                fixed(busbw, 3, 6),
-                row.case.wrong.to_string(),
-            ]);
+            let over = match row.case.in_place {
+                _ if rows.len() == 1 => "",
+                Some(true) => "in place",
+                _ => "out of place",
+            };
+            columns.extend(columns::of_times(over, at > 0, [p50, algbw, busbw], row.case.wrong));
             let record = self.of_case(
                 &row.case,
                 json!({
@@ -237,7 +232,7 @@ impl Report {
             self.record(&record);
         }
         if !detail {
-            self.row(&cells);
+            self.row(columns);
         }
     }
 
@@ -261,7 +256,7 @@ impl Report {
 
     /// Reports a collective with computations.
     pub(super) fn overlap(&mut self, row: &OverlapRow) {
-        self.row(&columns::of_overlap(row));
+        self.row(columns::of_overlap(row));
         let micros = |seconds: f64| seconds * 1e6;
         let (idle, busy, collective) = (&row.idle, &row.busy, micros(row.idle.communication));
         let (algbw, busbw) = self.bandwidths(&row.case, collective);
@@ -284,7 +279,7 @@ impl Report {
 
     /// A record with the fields of all kinds, and null for those of only some kinds.
     fn of_all(&self, bytes: usize, iterations: usize) -> Value {
-        let Some((bench, ..)) = &self.now else { return Value::Null };
+        let Some(bench) = &self.now else { return Value::Null };
         let (host, processors) = self.origin.first();
         let mut record = json!({
             "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": self.limits.version,
@@ -300,7 +295,7 @@ impl Report {
 
     /// A record of a collective: its case, and the measured figures.
     fn of_case(&self, case: &Case, measured: Value) -> Value {
-        let registered = self.now.as_ref().map(|(bench, ..)| bench.asked.registered);
+        let registered = self.now.as_ref().map(|bench| bench.asked.registered);
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
@@ -328,10 +323,9 @@ impl Report {
     pub(super) fn messages(&mut self, row: &MessageRow) {
         let MessageRow { flow, count, dtype, pairs, wrong } = row;
         let dtype = dtype.name();
-        let before = vec![flow.bytes.to_string(), count.to_string(), dtype.to_owned()];
-        self.row(&[before, columns::of_flow(flow), vec![wrong.to_string()]].concat());
+        self.row(columns::of_messages(row));
         self.count(*wrong, flow.one_way.gigabytes);
-        let registered = self.now.as_ref().map(|(bench, ..)| bench.asked.registered);
+        let registered = self.now.as_ref().map(|bench| bench.asked.registered);
         let what = json!({
             "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": registered, "wrong": wrong,
         });
@@ -341,7 +335,7 @@ impl Report {
 
     /// Reports puts.
     pub(super) fn put(&mut self, flow: &Flow) {
-        self.row(&[vec![flow.bytes.to_string()], columns::of_flow(flow)].concat());
+        self.row(columns::of_puts(flow));
         self.count(0, flow.one_way.gigabytes);
         let record = self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow);
         self.record(&record);
@@ -349,7 +343,7 @@ impl Report {
 
     /// Prints the last lines of what was measured: the algorithms, wrong values, the average.
     fn sum_up(&mut self) {
-        let Some((bench, ..)) = &self.now else { return };
+        let Some(bench) = &self.now else { return };
         let (what, all) = (bench.what, std::mem::take(&mut self.algorithms));
         let (wrong, (sum, count)) = (std::mem::take(&mut self.wrong), std::mem::take(&mut self.bus));
         if count == 0 {

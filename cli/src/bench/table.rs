@@ -5,66 +5,68 @@ use crate::words;
 /// The widest line.
 pub(super) const WIDEST: usize = 100;
 
-/// A column.
+/// A column, and its cell in one row.
 pub(super) struct Column {
     /// The heading over it and its neighbours, if there is one.
-    pub over: &'static str,
-    pub head: &'static str,
-    pub unit: &'static str,
-    pub width: usize,
+    over: &'static str,
+    head: &'static str,
+    unit: &'static str,
+    width: usize,
     /// The columns with the largest number are dropped first; those with 0 stay.
-    pub least: u8,
+    least: u8,
+    cell: String,
 }
 
 impl Column {
-    pub(super) const fn new(head: &'static str, unit: &'static str, width: usize, least: u8) -> Self {
-        Self { over: "", head, unit, width, least }
+    pub(super) fn new(
+        head: &'static str,
+        unit: &'static str,
+        width: usize,
+        least: u8,
+        cell: impl ToString,
+    ) -> Self {
+        Self { over: "", head, unit, width, least, cell: cell.to_string() }
     }
 
-    pub(super) const fn over(self, over: &'static str) -> Self {
+    /// The same with a number, of which it shows as many of `digits` digits behind the point as it has room for.
+    pub(super) fn number(self, value: f64, digits: usize) -> Self {
+        Self { cell: fixed(value, digits, self.width), ..self }
+    }
+
+    pub(super) fn over(self, over: &'static str) -> Self {
         Self { over, ..self }
     }
 }
 
-/// The columns that fit, each with its place among all.
-pub(super) struct Table(Vec<(usize, Column)>);
-
-impl Table {
-    pub(super) fn new(columns: Vec<Column>, width: usize) -> Self {
-        let mut shown: Vec<_> = columns.into_iter().enumerate().collect();
-        while shown.iter().map(|(_, column)| column.width + 1).sum::<usize>() > width + 1
-            && let Some(least) = shown.iter().map(|(_, column)| column.least).max().filter(|&least| least > 0)
-        {
-            shown.retain(|(_, column)| column.least < least);
-        }
-        Self(shown)
+/// The columns that fit into a line.
+pub(super) fn fitting(mut columns: Vec<Column>, width: usize) -> Vec<Column> {
+    while columns.iter().map(|column| column.width + 1).sum::<usize>() > width + 1
+        && let Some(least) = columns.iter().map(|column| column.least).max().filter(|&least| least > 0)
+    {
+        columns.retain(|column| column.least < least);
     }
+    columns
+}
 
-    /// The lines over the rows, each behind a `#`.
-    pub(super) fn head(&self) -> Vec<String> {
-        let mut over = String::new();
-        let columns = || self.0.iter().map(|(_, column)| column);
-        let mut all = columns().peekable();
-        while let Some(column) = all.next() {
-            let mut width = column.width;
-            while let Some(next) = all.next_if(|next| next.over == column.over && !column.over.is_empty()) {
-                width += 1 + next.width;
-            }
-            over += &format!("{:^width$} ", column.over);
-        }
-        let line = |of: fn(&Column) -> &'static str| {
-            columns().map(|it| format!("{:>1$}", of(it), it.width)).collect::<Vec<_>>().join(" ")
-        };
-        let lines = [over, line(|column| column.head), line(|column| column.unit)];
-        let written = lines.iter().filter(|line| !line.trim().is_empty());
-        written.map(|line| format!("#{}", line.get(1..).unwrap_or_default().trim_end())).collect()
+/// The lines over the rows, each behind a `#`.
+pub(super) fn head(columns: &[Column]) -> Vec<String> {
+    let mut over = String::new();
+    for all in columns.chunk_by(|one, next| one.over == next.over && !one.over.is_empty()) {
+        let width = all.iter().map(|column| column.width + 1).sum::<usize>() - 1;
+        over += &format!("{:^width$} ", all[0].over);
     }
+    let lines = [over, line(columns, |column| column.head), line(columns, |column| column.unit)];
+    let written = lines.iter().filter(|line| !line.trim().is_empty());
+    written.map(|line| format!("#{}", line.get(1..).unwrap_or_default().trim_end())).collect()
+}
 
-    /// A row of these cells, one for each column.
-    pub(super) fn row(&self, cells: &[String]) -> String {
-        let shown = self.0.iter().map(|(at, column)| format!("{:>1$}", cells[*at], column.width));
-        shown.collect::<Vec<_>>().join(" ")
-    }
+/// The row of their cells.
+pub(super) fn row(columns: &[Column]) -> String {
+    line(columns, |column| &column.cell)
+}
+
+fn line(columns: &[Column], of: impl Fn(&Column) -> &str) -> String {
+    columns.iter().map(|column| format!("{:>1$}", of(column), column.width)).collect::<Vec<_>>().join(" ")
 }
 
 /// A number with as many of `digits` digits behind the point as `width` has room for.
@@ -87,28 +89,25 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn table(width: usize) -> Table {
-        let time = || Column::new("time", "(us)", 8, 0).over("in place");
-        Table::new(
-            vec![
-                Column::new("size", "(B)", 6, 0),
-                Column::new("type", "", 5, 2),
-                Column::new("root", "", 4, 1),
-                time(),
-                time(),
-            ],
-            width,
-        )
+    fn table(width: usize) -> Vec<Column> {
+        let time = |value| Column::new("time", "(us)", 8, 0, "").number(value, 1).over("in place");
+        let columns = vec![
+            Column::new("size", "(B)", 6, 0, 8),
+            Column::new("type", "", 5, 2, "f32"),
+            Column::new("root", "", 4, 1, -1),
+            time(1.5),
+            time(2.5),
+        ];
+        fitting(columns, width)
     }
 
     #[test]
     fn narrow_terminals_have_fewer_columns() {
-        let cells = ["8", "f32", "-1", "1.5", "2.5"].map(str::to_owned);
-        assert_eq!(table(100).row(&cells), "     8   f32   -1      1.5      2.5");
-        assert_eq!(table(30).row(&cells), "     8   -1      1.5      2.5");
-        assert_eq!(table(24).row(&cells), "     8      1.5      2.5");
-        assert_eq!(table(3).row(&cells), "     8      1.5      2.5");
-        let head = table(24).head();
+        assert_eq!(row(&table(100)), "     8   f32   -1      1.5      2.5");
+        assert_eq!(row(&table(30)), "     8   -1      1.5      2.5");
+        assert_eq!(row(&table(24)), "     8      1.5      2.5");
+        assert_eq!(row(&table(3)), "     8      1.5      2.5");
+        let head = head(&table(24));
         assert_eq!(head, ["#          in place", "# size     time     time", "#  (B)     (us)     (us)"]);
     }
 

@@ -1,6 +1,6 @@
 //! Charts as SVG or PNG: panels side by side, both axes logarithmic, and one legend for all below them. And pictures of schedules.
 
-use std::{error::Error, fs, path::Path};
+use std::{fs, path::Path};
 
 mod pixels;
 pub(crate) mod schedule;
@@ -9,7 +9,7 @@ mod trace;
 use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
 
 use self::pixels::Pixels;
-use crate::words;
+use crate::{Result, words};
 
 /// A line of a panel.
 pub(crate) struct Line {
@@ -67,7 +67,7 @@ const LEAST: f64 = 1e-10;
 ///
 /// # Errors
 /// If the name ends otherwise, or the file cannot be written: its name and why.
-pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<()> {
     let kind = file.extension().map(|kind| kind.to_string_lossy().to_lowercase());
     let picture = match kind.as_deref() {
         None | Some("svg") => svg(panels).map(String::into_bytes),
@@ -78,14 +78,14 @@ pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Erro
     Ok(fs::write(file, picture).map_err(|error| format!("--plot {}: {error}", file.display()))?)
 }
 
-fn svg(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
+fn svg(panels: &[Panel<'_>]) -> Result<String> {
     let (legend, size) = arrange(panels);
     let mut picture = String::new();
     render(SVGBackend::with_string(&mut picture, size).into_drawing_area(), panels, &legend, 1)?;
     Ok(picture)
 }
 
-fn png(panels: &[Panel<'_>]) -> Result<Vec<u8>, Box<dyn Error>> {
+fn png(panels: &[Panel<'_>]) -> Result<Vec<u8>> {
     let (legend, (width, height)) = arrange(panels);
     let size = (width * SCALE, height * SCALE);
     let mut bytes = vec![255; 3 * size.0 as usize * size.1 as usize];
@@ -101,15 +101,7 @@ fn arrange<'p>(panels: &'p [Panel<'_>]) -> (Legend<'p>, (u32, u32)) {
     (legend, (width, SIZE.1 + (ROW * rows + 12).unsigned_abs()))
 }
 
-fn render<B: DrawingBackend>(
-    root: Area<B>,
-    panels: &[Panel<'_>],
-    legend: &Legend<'_>,
-    scale: u32,
-) -> Result<(), Box<dyn Error>>
-where
-    B::ErrorType: 'static,
-{
+fn render<B: Backend>(root: Area<B>, panels: &[Panel<'_>], legend: &Legend<'_>, scale: u32) -> Result<()> {
     root.fill(&WHITE)?;
     let (charts, names) = root.split_vertically(SIZE.1 * scale);
     for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
@@ -125,10 +117,11 @@ where
 
 type Area<B> = DrawingArea<B, Shift>;
 
-fn one<B: DrawingBackend>(area: &Area<B>, panel: &Panel<'_>, scale: u32) -> Result<(), Box<dyn Error>>
-where
-    B::ErrorType: 'static,
-{
+/// What draws shapes, and fails with errors that a result can have.
+trait Backend: DrawingBackend<ErrorType: 'static> {}
+impl<B: DrawingBackend<ErrorType: 'static>> Backend for B {}
+
+fn one<B: Backend>(area: &Area<B>, panel: &Panel<'_>, scale: u32) -> Result<()> {
     let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
     let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
     // Sizes are powers of two, so labels are too.
@@ -178,12 +171,9 @@ type Legend<'p> = Vec<Vec<(i32, &'p str, Option<RGBColor>)>>;
 fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Legend<'p> {
     let mut entries: Vec<(&str, Option<RGBColor>)> = Vec::new();
     let of = |panel: &'p Panel<'_>| {
-        let lines = panel
-            .lines
-            .iter()
-            .zip(COLOURS.iter().cycle())
-            .map(|(line, colour)| (line.name.as_str(), Some(*colour)));
-        lines.chain(panel.bound.iter().map(|bound| (bound.name.as_str(), None))).collect::<Vec<_>>()
+        let colours = COLOURS.map(Some).into_iter().cycle();
+        let lines = panel.lines.iter().zip(colours).chain(panel.bound.iter().zip([None]));
+        lines.map(|(line, colour)| (line.name.as_str(), colour))
     };
     for entry in panels.iter().flat_map(of) {
         if !entries.contains(&entry) {
@@ -201,16 +191,13 @@ fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Legend<'p> {
 }
 
 /// Draws an entry of the legend.
-fn sample<B: DrawingBackend>(
+fn sample<B: Backend>(
     area: &Area<B>,
     (x, y): (i32, i32),
     name: &str,
     colour: Option<RGBColor>,
     scale: u32,
-) -> Result<(), Box<dyn Error>>
-where
-    B::ErrorType: 'static,
-{
+) -> Result<()> {
     let at = |x, y| (x * scale.cast_signed(), y * scale.cast_signed());
     let ends = [at(x, y), at(x + 24, y)];
     match colour {

@@ -1,6 +1,6 @@
 //! Draws charts to pixels, for PNG. The font is in the program, since a host need not have one.
 
-use std::{convert::Infallible, error::Error, io};
+use std::{convert::Infallible, io};
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use plotters_backend::{
@@ -18,7 +18,7 @@ pub(super) struct Pixels<'p> {
 type Drawn = Result<(), DrawingErrorKind<Infallible>>;
 
 /// The bytes of a PNG file with pixels of this width and height.
-pub(super) fn png(bytes: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>, Box<dyn Error>> {
+pub(super) fn png(bytes: &[u8], (width, height): (u32, u32)) -> crate::Result<Vec<u8>> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(io::Cursor::new(&mut file), width, height);
     encoder.set_color(png::ColorType::Rgb);

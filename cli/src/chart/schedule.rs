@@ -1,8 +1,6 @@
 //! A picture of a collective by an algorithm: a row for each rank, time from left to right, an arrow for each message, and a box for
 //! what arrives or is reduced.
 
-use std::error::Error;
-
 use plotters::{
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
@@ -34,7 +32,7 @@ const WIDTH: i32 = 400;
 ///
 /// # Errors
 /// If there are too many ranks or elements to be seen.
-pub(crate) fn picture(algorithm: &Algorithm, plan: &Plan, job: &Job<'_>) -> Result<String, Box<dyn Error>> {
+pub(crate) fn picture(algorithm: &Algorithm, plan: &Plan, job: &Job<'_>) -> crate::Result<String> {
     let (input, output) = Job { rank: job.root, ..*job }.lengths().unwrap_or((usize::MAX, 0));
     if job.ranks > RANKS || input.max(output) > ELEMENTS {
         return Err(format!("a picture has at most {RANKS} ranks and {ELEMENTS} elements").into());
@@ -43,8 +41,8 @@ pub(crate) fn picture(algorithm: &Algorithm, plan: &Plan, job: &Job<'_>) -> Resu
     let layout = Layout::of(&trace);
     let (width, height) = (layout.after + layout.room + CELL, TOP + ROW * layout.rows);
     let size = (width.max(WIDTH).unsigned_abs(), height.unsigned_abs());
-    let title =
-        format!("{} by {}, {}", plan.collective.name(), algorithm.name, words::some(job.ranks, "rank"));
+    let (collective, ranks) = (plan.collective.name(), words::some(job.ranks, "rank"));
+    let title = format!("{collective} by {}, {ranks}", algorithm.name);
     let mut picture = String::new();
     layout.draw(SVGBackend::with_string(&mut picture, size).into_drawing_area(), &trace, &title)?;
     Ok(picture)
@@ -63,7 +61,7 @@ struct Layout {
 impl Layout {
     fn of(trace: &Trace) -> Self {
         let count = trace.boxes.iter().map(|held| held.column + 1).max().unwrap_or(0);
-        let width = |symbols: usize| CELL * i32::try_from(symbols.max(1)).unwrap_or(1);
+        let width = |symbols: usize| CELL * number(symbols.max(1));
         let widest = |all: &[Vec<Symbol>]| width(all.iter().map(Vec::len).max().unwrap_or(0));
         let of_column = |column| {
             let held = trace.boxes.iter().filter(|held| held.column == column);
@@ -76,15 +74,15 @@ impl Layout {
         });
         let columns = columns.collect();
         let room = widest(&trace.after).max(2 * CELL);
-        Self { rows: i32::try_from(trace.before.len()).unwrap_or(0), columns, after: x + GAP / 2, room }
+        Self { rows: number(trace.before.len()), columns, after: x + GAP / 2, room }
     }
 
     /// The middle of a rank's row.
     fn row(rank: usize) -> i32 {
-        TOP + ROW * i32::try_from(rank).unwrap_or(0) + ROW / 2
+        TOP + ROW * number(rank) + ROW / 2
     }
 
-    fn draw(&self, area: Area<SVGBackend<'_>>, trace: &Trace, title: &str) -> Result<(), Box<dyn Error>> {
+    fn draw(&self, area: Area<SVGBackend<'_>>, trace: &Trace, title: &str) -> crate::Result<()> {
         area.fill(&WHITE)?;
         area.draw(&Text::new(title, (10, 10), ("sans-serif", 18)))?;
         let left = |column: usize| self.columns.get(column).copied().unwrap_or(self.after);
@@ -118,6 +116,11 @@ impl Layout {
     }
 }
 
+/// A number of ranks, elements or parts, of which a picture has few.
+fn number(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(0)
+}
+
 /// The corners of an arrow's head, at `to`.
 #[allow(clippy::cast_possible_truncation, reason = "pixels")]
 fn head(from: (i32, i32), to: (i32, i32)) -> [(i32, i32); 3] {
@@ -134,14 +137,12 @@ fn symbols_at(
     (x, y): (i32, i32),
     symbols: &[Symbol],
     reduced: bool,
-) -> Result<(), Box<dyn Error>> {
+) -> crate::Result<()> {
     let (top, bottom) = (y - CELL / 2, y + CELL / 2);
     for (left, symbol) in (x..).step_by(CELL.unsigned_abs() as usize).zip(symbols) {
         let ranks: Vec<_> = (0..RANKS).filter(|rank| symbol.ranks >> rank & 1 == 1).collect();
         area.draw(&Rectangle::new([(left, top), (left + CELL, bottom)], WHITE.filled()))?;
-        let edge = |part: usize| {
-            left + CELL * i32::try_from(part).unwrap_or(0) / i32::try_from(ranks.len()).unwrap_or(1)
-        };
+        let edge = |part: usize| left + CELL * number(part) / number(ranks.len());
         for (part, rank) in ranks.iter().enumerate() {
             let stripe = [(edge(part), top), (edge(part + 1), bottom)];
             area.draw(&Rectangle::new(stripe, COLOURS[rank % COLOURS.len()].mix(0.5).filled()))?;
@@ -153,7 +154,7 @@ fn symbols_at(
             area.draw(&Text::new(symbol.element.to_string(), (left + CELL / 2, y), style))?;
         }
     }
-    let right = x + CELL * i32::try_from(symbols.len()).unwrap_or(0);
+    let right = x + CELL * number(symbols.len());
     if reduced {
         area.draw(&Rectangle::new([(x, top), (right, bottom)], BLACK.stroke_width(3)))?;
     }

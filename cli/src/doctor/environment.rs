@@ -64,14 +64,16 @@ impl From<launch::Launch> for LaunchInfo {
     fn from(launch: launch::Launch) -> Self {
         let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, rendezvous, .. } = launch;
         let (meeting, host) = match rendezvous {
-            RendezvousPoint::Store(StoreAddress::Tcp { host, port, served }) => {
-                (StoreAddress::Tcp { host: host.clone(), port, served }.to_string(), Some(host))
+            RendezvousPoint::Store(address) => {
+                let shown = address.to_string();
+                match address {
+                    StoreAddress::Tcp { host, .. } => (shown, Some(host)),
+                    StoreAddress::Among { hosts, .. } if hosts.len() == 1 => {
+                        (shown, hosts.into_iter().next())
+                    }
+                    _ => (shown, None),
+                }
             }
-            RendezvousPoint::Store(StoreAddress::Among { hosts, ports }) => {
-                let host = hosts.first().cloned().filter(|_| hosts.len() == 1);
-                (StoreAddress::Among { hosts, ports }.to_string(), host)
-            }
-            RendezvousPoint::Store(other) => (other.to_string(), None),
             RendezvousPoint::ThisHost => ("a directory on this machine".into(), None),
             RendezvousPoint::None => ("no place, because this is the only rank".into(), None),
         };
@@ -134,29 +136,23 @@ impl Environment {
         let mut config = Config::default();
         let variable = |name: &str| environment.value(name).map(str::to_owned);
         let settings = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
-        let meeting = environment.store().unwrap_or_else(|| environment.master_addr()).err();
-        let wrong = settings.into_iter().chain(meeting).chain(token);
+        let wrong = settings.into_iter().chain(environment.store().err()).chain(token);
         environment.wrong = wrong.map(|error| error.to_string()).collect();
         environment
     }
 
-    /// The host in UNISONO_STORE, if it has one; `None` if the variable is not set.
-    fn store(&self) -> Option<Result<Option<String>, Error>> {
-        let name = "UNISONO_STORE";
-        let value = self.value(name)?;
-        Some(match StoreAddress::parse(value.trim()) {
-            Ok(StoreAddress::Tcp { host, .. }) => Ok(Some(host)),
-            Ok(_) => Ok(None),
-            Err(problem) => Err(Error::Config { name: name.into(), value: Some(value.into()), problem }),
-        })
-    }
-
-    /// The host in MASTER_ADDR; `Ok(None)` if the variable is not set.
-    fn master_addr(&self) -> Result<Option<String>, Error> {
-        let name = "MASTER_ADDR";
-        let Some(value) = self.value(name) else { return Ok(None) };
-        let wrong = |problem| Error::Config { name: name.into(), value: Some(value.into()), problem };
-        launch::host_in(value).map(|host| Some(host.to_owned())).map_err(wrong)
+    /// The host in UNISONO_STORE, if it has one, or in MASTER_ADDR.
+    fn store(&self) -> Result<Option<String>, Error> {
+        let [store, master] = ["UNISONO_STORE", "MASTER_ADDR"].map(|name| Some((name, self.value(name)?)));
+        let Some((name, value)) = store.or(master) else { return Ok(None) };
+        let host = match store {
+            Some(_) => StoreAddress::parse(value.trim()).map(|address| match address {
+                StoreAddress::Tcp { host, .. } => Some(host),
+                _ => None,
+            }),
+            None => launch::host_in(value).map(|host| Some(host.to_owned())),
+        };
+        host.map_err(|problem| Error::Config { name: name.into(), value: Some(value.into()), problem })
     }
 
     /// The value of a variable.
@@ -177,7 +173,7 @@ impl Environment {
         if let Some(Ok(launch)) = &self.launch {
             return launch.host.clone();
         }
-        self.store().unwrap_or_else(|| self.master_addr()).ok().flatten()
+        self.store().ok().flatten()
     }
 
     /// What a launcher tells this process, if there is one and it is valid.

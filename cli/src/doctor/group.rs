@@ -1,7 +1,7 @@
 //! One trial of the self-test: two ranks, started as by `unisono run`, form a group and reduce.
 
 use std::{
-    io::Read,
+    io::{self, Read},
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
 use crate::{
+    bench::rows,
     invocation,
     words::{size, some},
 };
@@ -49,21 +50,16 @@ pub(super) struct Reduced {
 
 impl Reduced {
     pub(super) fn words(&self) -> String {
-        let time = |at: usize| {
-            format!("{} in about {:.0} us", size(COUNTS[at] * size_of::<f32>()), self.times_us[at])
+        let sizes = COUNTS.map(|count| size(count * size_of::<f32>()));
+        let times =
+            sizes.iter().zip(self.times_us).map(|(size, time)| format!("{size} in about {time:.0} us"));
+        let times = times.collect::<Vec<_>>().join(", ");
+        let sleeps = match self.wakes {
+            true => "",
+            false => "; waits must poll, because this provider cannot wake a thread that sleeps",
         };
-        let sleeps = if self.wakes {
-            ""
-        } else {
-            "; waits must poll, because this provider cannot wake a thread that sleeps"
-        };
-        format!(
-            "{} form a group over {} and reduce correctly: {}, {}{sleeps}",
-            some(RANKS, "rank"),
-            self.provider,
-            time(0),
-            time(1)
-        )
+        let (ranks, provider) = (some(RANKS, "rank"), &self.provider);
+        format!("{ranks} form a group over {provider} and reduce correctly: {times}{sleeps}")
     }
 }
 
@@ -82,7 +78,7 @@ pub(crate) fn run() -> crate::Result<()> {
             let began = Instant::now();
             group.all_reduce(&mut data, ReduceOp::Sum)?;
             if call >= calls / 10 {
-                times.push(began.elapsed());
+                times.push(began.elapsed().as_secs_f64());
             }
             let sum = |at| (0..group.size()).map(|rank| value(rank, at)).sum::<f32>();
             if let Some((at, element)) = data.iter().enumerate().find(|&(at, element)| *element != sum(at)) {
@@ -90,8 +86,7 @@ pub(crate) fn run() -> crate::Result<()> {
                 return Err(format!("element {at} of {count} is {element}, but the sum is {wanted}").into());
             }
         }
-        times.sort();
-        *median = times.get(times.len() / 2).copied().unwrap_or_default().as_secs_f64() * 1e6;
+        *median = rows::median(times) * 1e6;
     }
     if group.rank() == 0 {
         let limits = group.limits().clone();
@@ -120,25 +115,29 @@ pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result
 
 /// Runs the command and reads the line that rank 0 prints.
 fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("`unisono run` cannot be started: {error}"))?;
-    let (said, complained) = (all(child.stdout.take()), all(child.stderr.take()));
-    let ended = ended(&mut child, Instant::now() + patience);
-    let rest = Duration::from_secs(1);
-    let said = said.recv_timeout(rest).unwrap_or_default();
-    let complaint = reason(&complained.recv_timeout(rest).unwrap_or_default());
+    let ran = output(&mut command, patience);
+    let (ended, said, complained) =
+        ran.map_err(|error| format!("`unisono run` cannot be started: {error}"))?;
+    let complaint = reason(&complained);
     if !ended {
         return Err(format!("it did not finish within {} s and was killed{complaint}", patience.as_secs()));
     }
     serde_json::from_str(said.trim()).map_err(|_| format!("it failed{complaint}"))
 }
 
+/// Runs a process, and kills it if it does not end in time. Returns whether it has ended, and what it wrote to its standard output and
+/// error, up to 1 MiB each.
+pub(super) fn output(command: &mut Command, patience: Duration) -> io::Result<(bool, String, String)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (said, complained) = (all(child.stdout.take()), all(child.stderr.take()));
+    let ended = ended(&mut child, Instant::now() + patience);
+    // A process that it has started may keep them open.
+    let rest = |stream: mpsc::Receiver<_>| stream.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    Ok((ended, rest(said), rest(complained)))
+}
+
 /// Sends all of a stream once it has ended, up to 1 MiB.
-pub(super) fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     const MOST: u64 = 1 << 20;
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -152,7 +151,7 @@ pub(super) fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<
 }
 
 /// True if a process ends in time; if not, it is killed.
-pub(super) fn ended(child: &mut Child, deadline: Instant) -> bool {
+fn ended(child: &mut Child, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         match child.try_wait() {
             Ok(None) => thread::sleep(Duration::from_millis(2)),

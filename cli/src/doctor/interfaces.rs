@@ -10,7 +10,11 @@ use std::{
 use serde::Serialize;
 use unisono::config::StoreAddress;
 
-use super::{files::Files, report::Section, within};
+use super::{
+    files::Files,
+    report::{Section, or_unknown},
+    within,
+};
 
 /// How long the look-up of a host's address may take.
 const RESOLVING: Duration = Duration::from_secs(5);
@@ -120,35 +124,26 @@ impl Interfaces {
                 "`ip link set lo up`",
             );
         }
-        let outward = |interface: &&Interface| {
+        let outward = |interface: &Interface| {
             interface.up != Some(false) && interface.addresses.iter().any(|address| !address.is_loopback())
         };
-        if self.problem.is_none() && !self.interfaces.iter().any(|interface| outward(&interface)) {
-            let others = "bring an interface up (`ip addr`)";
+        if self.problem.is_none() && !self.interfaces.iter().any(outward) {
+            let here = if loopback { "ranks on this machine can meet; for others, " } else { "" };
             section.warn(
                 "no interface that is up has an address but loopback",
-                if loopback { "ranks on this machine can meet; for others, " } else { "" }.to_owned()
-                    + others,
+                format!("{here}bring an interface up (`ip addr`)"),
             );
         }
         for port in &self.rdma {
-            let unknown = || "unknown".to_owned();
-            let words = format!(
-                "RDMA device {} port {}: {}, {}, {}",
-                port.device,
-                port.number,
-                port.state.clone().unwrap_or_else(unknown),
-                port.rate.clone().unwrap_or_else(unknown),
-                port.link.clone().unwrap_or_else(unknown)
-            );
-            match &port.state {
-                Some(state) if !state.contains("ACTIVE") => {
-                    section.warn(
-                        words,
-                        "the port is not active: look at its cable, and on InfiniBand at the subnet manager",
-                    );
-                }
-                _ => section.ok(words),
+            let [state, rate, link] = [&port.state, &port.rate, &port.link].map(or_unknown);
+            let words = format!("RDMA device {} port {}: {state}, {rate}, {link}", port.device, port.number);
+            if port.state.is_none() || state.contains("ACTIVE") {
+                section.ok(words);
+            } else {
+                section.warn(
+                    words,
+                    "the port is not active: look at its cable, and on InfiniBand at the subnet manager",
+                );
             }
         }
         if !self.rdma.is_empty() && self.verbs_files.is_empty() {
@@ -209,20 +204,12 @@ impl Interface {
             Some(false) => "down",
             None => "state unknown",
         };
-        let mut words = format!("{}: {state}", self.name);
-        if let Some(mbit) = self.mbit {
-            words += &format!(", {mbit} Mbit/s");
-        }
-        if let Some(mtu) = self.mtu {
-            words += &format!(", mtu {mtu}");
-        }
-        if self.addresses.is_empty() {
-            words += ", no address";
-        } else {
-            let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
-            words += &format!(", {}", addresses.join(" "));
-        }
-        words
+        let mut words = vec![format!("{}: {state}", self.name)];
+        words.extend(self.mbit.map(|mbit| format!("{mbit} Mbit/s")));
+        words.extend(self.mtu.map(|mtu| format!("mtu {mtu}")));
+        let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
+        words.push(if addresses.is_empty() { "no address".to_owned() } else { addresses.join(" ") });
+        words.join(", ")
     }
 }
 

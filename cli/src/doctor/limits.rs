@@ -9,7 +9,12 @@ use unisono_schedule::{
     windows::{BULK_SLOTS, EAGER_SLOTS, stride},
 };
 
-use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest};
+use super::{
+    files::Files,
+    group::Reduced,
+    report::{Section, or_unknown},
+    self_test::SelfTest,
+};
 use crate::{
     cgroup::{self, MemoryLimit},
     words::{size64, some},
@@ -108,7 +113,7 @@ impl Limits {
         self.judge_locked(self_test.between_hosts(), &mut section);
         self.judge_memory(&mut section);
         self.judge_files(&mut section);
-        section.note(format!("transparent huge pages: {}", self.transparent.as_deref().unwrap_or("unknown")));
+        section.note(format!("transparent huge pages: {}", or_unknown(&self.transparent)));
         self.judge_tcp(self_test.on_one_host(), &mut section);
         section
     }

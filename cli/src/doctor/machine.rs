@@ -50,7 +50,7 @@ impl Machine {
     }
 
     /// The machine that a topology describes, or what is wrong with that.
-    pub(super) fn described(topology: Topology, hardware: Result<Hardware, String>, ranks: Ranks) -> Self {
+    pub(super) fn described(hardware: Result<Hardware, String>, topology: Topology, ranks: Ranks) -> Self {
         Self { topology: Some(topology), hardware, cpuset: None, usable: None, quota: None, ranks }
     }
 

@@ -100,40 +100,31 @@ impl Doctor {
         let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
         let mut out = Printer { quiet: json_only, colours: io::stdout().is_terminal(), sections: Vec::new() };
 
-        let versions = Versions::gather(&files);
-        out.print(versions.judge())?;
-        let environment = Environment::gather();
-        out.print(environment.judge())?;
+        let versions = out.show(Versions::gather(&files), Versions::judge)?;
+        let environment = out.show(Environment::gather(), Environment::judge)?;
         let config = environment.config();
         let given = self.ranks.and_then(|ranks| usize::try_from(ranks).ok());
         let launched = environment.launched();
         let count = given.or_else(|| launched?.local_ranks);
         let ranks = Ranks { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
         let machine = match Topology::of(&environment) {
-            Some(topology) => {
-                let hardware = topology.read_apart();
-                Machine::described(topology, hardware, ranks)
-            }
+            Some(topology) => Machine::described(topology.read_apart(), topology, ranks),
             None => Machine::gather(&files, ranks),
         };
         out.print(machine.judge())?;
-        let interfaces = Interfaces::gather(&files, environment.master());
-        out.print(interfaces.judge())?;
+        let interfaces = out.show(Interfaces::gather(&files, environment.master()), Interfaces::judge)?;
 
-        let interface = self.interface.clone().or_else(|| config.interface.clone());
         let options = Options {
-            provider: self.provider.clone().or_else(|| config.provider.clone()),
-            interface,
+            provider: self.provider.or_else(|| config.provider.clone()),
+            interface: self.interface.or_else(|| config.interface.clone()),
             towards: towards(&interfaces),
             process: launched.and_then(|launched| launched.local_rank).unwrap_or(0),
             ..Options::default()
         };
         let shared_memory = SharedMemory::gather(&files, options.provider.as_deref());
-        out.print(shared_memory.judge())?;
-        let providers = Providers::gather(&options, &shared_memory);
-        out.print(providers.judge())?;
-        let self_test = SelfTest::gather(&providers);
-        out.print(self_test.judge())?;
+        let shared_memory = out.show(shared_memory, SharedMemory::judge)?;
+        let providers = out.show(Providers::gather(&options, &shared_memory), Providers::judge)?;
+        let self_test = out.show(SelfTest::gather(&providers), SelfTest::judge)?;
         if let Some(ranks) = (Job { launched, here: count }).judge(&machine, &self_test) {
             out.print(ranks)?;
         }
@@ -141,8 +132,9 @@ impl Doctor {
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);
         let limits = Limits::gather(&files, Windows::of(&config, world, here));
-        out.print(limits.judge(&self_test))?;
-        out.finish(&self_test)?;
+        let limits = out.show(limits, |limits| limits.judge(&self_test))?;
+        let verdict = verdict(&out.sections, &self_test);
+        out.print(verdict)?;
 
         let works = !self_test.working().is_empty();
         if let Some(file) = &self.json {
@@ -187,6 +179,11 @@ struct Printer {
 }
 
 impl Printer {
+    /// Prints the section about some facts.
+    fn show<T>(&mut self, facts: T, judge: impl FnOnce(&T) -> Section) -> io::Result<T> {
+        self.print(judge(&facts)).map(|()| facts)
+    }
+
     fn print(&mut self, section: Section) -> io::Result<()> {
         if !self.quiet {
             let mut stdout = io::stdout().lock();
@@ -195,12 +192,6 @@ impl Printer {
         }
         self.sections.push(section);
         Ok(())
-    }
-
-    /// Prints a summary in one line.
-    fn finish(&mut self, self_test: &SelfTest) -> io::Result<()> {
-        let verdict = verdict(&self.sections, self_test);
-        self.print(verdict)
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
 const REQUESTS: [&str; 2] = ["tcp", "verbs"];
 
 /// One thing that libfabric offers, or shared memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Candidate {
     /// The provider's name.
     pub(super) name: String,
@@ -42,10 +42,8 @@ impl From<ofi::Candidate> for Candidate {
 impl Candidate {
     /// Its device and address.
     fn place(&self) -> String {
-        let mut words = Vec::new();
-        words.extend((!self.device.is_empty()).then(|| self.device.clone()));
-        words.extend(self.address.map(|address| address.to_string()));
-        words.join(" ")
+        let address = self.address.map(|address| address.to_string()).unwrap_or_default();
+        format!("{} {address}", self.device).trim().to_owned()
     }
 
     /// Its name, device and address.
@@ -103,12 +101,10 @@ impl Way {
     fn shared(request: ProviderRequest, shared: &SharedMemory) -> Self {
         let shm = Candidate {
             name: SHM.to_owned(),
-            version: String::new(),
-            device: String::new(),
-            address: None,
             fits: true,
             taken: true,
             reason: "it is unisono's own shared memory, which does not use libfabric".to_owned(),
+            ..Candidate::default()
         };
         let opens = shared.opens.clone().unwrap_or(Ok(()));
         Self { request, asked: true, taken: opens.map(|()| shm), next: Vec::new() }
@@ -120,15 +116,9 @@ impl Way {
             ProviderRequest::Named(name) => Some(name.clone()),
             ProviderRequest::OneHost | ProviderRequest::Hosts => None,
         };
-        let survey = match ofi::survey(&Options { provider, ..options.clone() }) {
-            Ok(survey) => survey.into_iter().map(Candidate::from).collect::<Vec<_>>(),
-            Err(error) => {
-                return (
-                    Self { request, asked, taken: Err(error.to_string()), next: Vec::new() },
-                    Vec::new(),
-                );
-            }
-        };
+        let survey = ofi::survey(&Options { provider, ..options.clone() });
+        let survey = survey.map(|all| all.into_iter().map(Candidate::from).collect::<Vec<_>>());
+        let (failed, survey) = (survey.as_ref().err().map(ToString::to_string), survey.unwrap_or_default());
         let mut next: Vec<Candidate> = Vec::new();
         for candidate in survey.iter().filter(|candidate| candidate.fits) {
             // Only the best address of each provider is listed.
@@ -137,7 +127,7 @@ impl Way {
             }
         }
         // The survey begins with the providers that the request means.
-        let why = || survey.first().map_or_else(|| "there is none".into(), refusal);
+        let why = || failed.or_else(|| survey.first().map(refusal)).unwrap_or_else(|| "there is none".into());
         let taken = if next.is_empty() { Err(why()) } else { Ok(next.remove(0)) };
         (Self { request, asked, taken, next }, survey)
     }
@@ -196,6 +186,8 @@ impl Providers {
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("providers");
+        let interface = self.interface.as_ref();
+        let narrowed = interface.map_or_else(String::new, |interface| format!(" on interface {interface}"));
         for Way { request, asked, taken, .. } in &self.ways {
             match taken {
                 Ok(taken) => section.ok(format!("{request}: {}; {}", taken.words(), taken.reason)),
@@ -207,7 +199,7 @@ impl Providers {
                     self.way_out("see shared memory above"),
                 ),
                 Err(reason) if *asked => section.problem(
-                    format!("{request}: no provider fits{}; {reason}", self.narrowed()),
+                    format!("{request}: no provider fits{narrowed}; {reason}"),
                     self.way_out(
                         "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more",
                     ),
@@ -248,17 +240,12 @@ impl Providers {
             (None, Some(_)) => "--interface and UNISONO_INTERFACE",
             _ => "--provider, --interface, UNISONO_PROVIDER and UNISONO_INTERFACE",
         };
-        self.otherwise.as_ref().map_or_else(
-            || advice.to_owned(),
-            |other| {
+        match &self.otherwise {
+            Some(other) => {
                 format!("without {asked} it would be {} between hosts; otherwise: {advice}", other.words())
-            },
-        )
-    }
-
-    /// What narrows the choice, in words.
-    fn narrowed(&self) -> String {
-        self.interface.as_ref().map_or_else(String::new, |interface| format!(" on interface {interface}"))
+            }
+            None => advice.to_owned(),
+        }
     }
 }
 

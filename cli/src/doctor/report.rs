@@ -24,22 +24,13 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    fn word(self) -> &'static str {
+    /// Its word, and the escape sequence of its colour.
+    fn shown(self) -> (&'static str, &'static str) {
         match self {
-            Self::Note => "-",
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Problem => "PROBLEM",
-        }
-    }
-
-    /// The colour's escape sequence.
-    fn colour(self) -> &'static str {
-        match self {
-            Self::Note => "\x1b[2m",
-            Self::Ok => "\x1b[32m",
-            Self::Warn => "\x1b[33m",
-            Self::Problem => "\x1b[1;31m",
+            Self::Note => ("-", "\x1b[2m"),
+            Self::Ok => ("ok", "\x1b[32m"),
+            Self::Warn => ("warn", "\x1b[33m"),
+            Self::Problem => ("PROBLEM", "\x1b[1;31m"),
         }
     }
 }
@@ -100,8 +91,8 @@ impl Section {
         let (bold, plain) = if colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         let mut out = format!("{bold}{}{plain}\n", self.title);
         for line in &self.lines {
-            let colour = if colours { line.mark.colour() } else { "" };
-            let word = line.mark.word();
+            let (word, colour) = line.mark.shown();
+            let colour = if colours { colour } else { "" };
             let pad = " ".repeat(MARGIN.saturating_sub(2 + word.len()));
             let first = format!("  {colour}{word}{plain}{pad}");
             put(&mut out, &first, MARGIN, &line.text);
@@ -112,6 +103,11 @@ impl Section {
         out.push('\n');
         out
     }
+}
+
+/// A value that may be unknown.
+pub(super) fn or_unknown(value: &Option<String>) -> &str {
+    value.as_deref().unwrap_or("unknown")
 }
 
 /// Appends `text`, broken between words, behind `first`, which shows `indent` characters wide.

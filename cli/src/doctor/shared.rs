@@ -4,7 +4,10 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use serde::Serialize;
 use unisono_transport::shm;
 
-use super::{files::Files, report::Section};
+use super::{
+    files::Files,
+    report::{Section, or_unknown},
+};
 use crate::words::size64;
 
 /// Its name in requests.
@@ -77,14 +80,11 @@ impl SharedMemory {
                 "`sysctl vm.overcommit_memory=0`, unless another program needs it",
             );
         }
-        let or_unknown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+        let [kernel, network, users] = [&self.kernel, &self.network, &self.users].map(or_unknown);
         section.note(format!(
-            "it reaches ranks of the same host (kernel {}), network namespace ({}) and user ({} in {}); containers share a \
-             network namespace by docker run --network=host",
-            or_unknown(&self.kernel),
-            or_unknown(&self.network),
-            self.user,
-            or_unknown(&self.users)
+            "it reaches ranks of the same host (kernel {kernel}), network namespace ({network}) and user ({} in {users}); \
+             containers share a network namespace by docker run --network=host",
+            self.user
         ));
         section
     }

@@ -1,20 +1,12 @@
 //! A topology that hwloc's variables give, in place of this machine's. It is read in a separate process: hwloc ends its process on some
 //! broken files, and writes to stderr on others.
 
-use std::{
-    path::PathBuf,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use serde::Serialize;
 use unisono::hardware::Hardware;
 
-use super::{
-    environment::Environment,
-    files,
-    group::{all, ended},
-};
+use super::{environment::Environment, files, group::output};
 use crate::invocation;
 
 /// The name of the subcommand that reads it.
@@ -50,14 +42,11 @@ impl Topology {
 
     /// Reads the one that the variables give in a separate process.
     pub(super) fn read_apart(&self) -> Result<Hardware, String> {
-        let mut command = invocation::command();
-        command.arg(NAME).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().map_err(|error| format!("{}: no process: {error}", self.name()))?;
-        let said = all(child.stdout.take());
-        if !ended(&mut child, Instant::now() + PATIENCE) {
+        let ran = output(invocation::command().arg(NAME), PATIENCE);
+        let (ended, said, _) = ran.map_err(|error| format!("{}: no process: {error}", self.name()))?;
+        if !ended {
             return Err(format!("{}: hwloc did not read it within {} s", self.name(), PATIENCE.as_secs()));
         }
-        let said = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
         let crashed = || format!("{}: hwloc crashed while it read it", self.name());
         serde_json::from_str(said.trim()).unwrap_or_else(|_| Err(crashed()))
     }

@@ -1,9 +1,9 @@
 //! The processes of a job: starts them, forwards what they write, and waits until the last has ended.
 
 use std::{
-    io,
+    io::{self, BufReader},
     os::fd::AsFd,
-    process::{Child, Command},
+    process::{Child, ChildStderr, ChildStdout, Command},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -12,12 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::{
+    io::retry_on_intr,
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
+};
 
 use super::{
     end::End,
     guard::Hold,
-    link::{Answer, Connected, JobOfHost, Line},
+    link::{Answer, JobOfHost, Line, Marked},
     signals,
     sink::{Sink, Stream},
 };
@@ -129,20 +132,27 @@ impl Ranks {
     }
 
     /// Takes the connection of a host whose ranks have begun. `read` passes on its output until that ends, and says how its job ended.
-    pub(super) fn take(&mut self, number: u32, mut host: Connected) -> io::Result<()> {
-        let (pid, source) = (Pid::from_child(&host.child), 2 * (self.children.len() + 1));
+    pub(super) fn take(
+        &mut self,
+        number: u32,
+        line: Line,
+        child: Child,
+        mut output: Marked<BufReader<ChildStdout>>,
+        errors: ChildStderr,
+    ) -> io::Result<()> {
+        let (pid, source) = (Pid::from_child(&child), 2 * (self.children.len() + 1));
         self.guard.add(pid);
-        self.children.push(host.child);
+        self.children.push(child);
         if let JobMembers::Hosts(lines) = &mut self.members {
-            lines.push(host.line);
+            lines.push(line);
         }
-        self.forward((host.errors, source + 1), Stream::Err, String::new())?;
+        self.forward((errors, source + 1), Stream::Err, String::new())?;
         let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
         spawn(format!("host {number}"), move || {
-            if let Err(error) = sink.forward(&mut host.output, source, Stream::Out, b"") {
+            if let Err(error) = sink.forward(&mut output, source, Stream::Out, b"") {
                 drop(tell.send(Event::OutputClosed(error)));
             }
-            drop(tell.send(match (host.output.end(), wait(pid)) {
+            drop(tell.send(match (output.end(), wait(pid)) {
                 (Some(status), _) => Event::Ended(number, End::Status(status)),
                 (None, end) => Event::Lost(number, end.words()),
             }));
@@ -368,16 +378,11 @@ pub(super) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::R
 
 /// Waits for the end of a child and leaves it to be reaped.
 pub(super) fn wait(pid: Pid) -> End {
-    loop {
-        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-                (Some(status), _) => return End::Status(status),
-                (None, Some(signal)) => return End::Signal(signal),
-                (None, None) => {}
-            },
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // It was reaped elsewhere, so how it ended is unknown.
-            Err(_) => return End::Status(255),
-        }
-    }
+    let ended = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+    let ended = ended.ok().flatten().and_then(|status| {
+        let signal = || status.terminating_signal().map(End::Signal);
+        status.exit_status().map(End::Status).or_else(signal)
+    });
+    // If it was reaped elsewhere, how it ended is unknown.
+    ended.unwrap_or(End::Status(255))
 }

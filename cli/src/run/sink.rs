@@ -12,7 +12,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::fstat,
-    io::Errno,
+    io::{Errno, retry_on_intr, write},
 };
 
 use serde::{Deserialize, Serialize};
@@ -151,14 +151,12 @@ fn pauses(source: &impl AsFd) -> bool {
 /// non-blocking. `std` would not say how much it had written by then.
 fn write_all(stream: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match rustix::io::write(stream, bytes) {
+        match retry_on_intr(|| write(stream, bytes)) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(stream, PollFlags::OUT)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            },
+            Err(Errno::AGAIN) => {
+                retry_on_intr(|| poll(&mut [PollFd::new(stream, PollFlags::OUT)], None))?;
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -8,10 +8,10 @@ use super::{
 };
 
 /// The number of names of types, public or visible in all of their crate, that stand for two things or more.
-const NAMES: usize = 68;
+const NAMES: usize = 67;
 
 /// The number of functions with more than [`LINES`] lines.
-const LONG: usize = 10;
+const LONG: usize = 6;
 
 /// The lines that a function may have.
 const LINES: usize = 70;

@@ -13,7 +13,7 @@ use super::{
 
 fn described(topology: Topology, ranks: Ranks) -> Section {
     let hardware = topology.read();
-    Machine::described(topology, hardware, ranks).judge()
+    Machine::described(hardware, topology, ranks).judge()
 }
 
 /// The report on the machine recorded in a file of this folder, with this number of ranks.

@@ -17,7 +17,7 @@ use crate::{
     run::{
         end::End,
         job,
-        link::{Connected, HostHello, Line, Mark, Marked, Places, Said, Task},
+        link::{HostHello, Line, Mark, Marked, Places, Said, Task},
         program::Program,
         ranks::{Event, JobMembers, Ranks},
         signals,
@@ -98,7 +98,7 @@ pub(in crate::run) fn run(asked: &[Asked], total: Option<u32>, mut program: Prog
         let tell = tell.clone();
         let failed = move |status| drop(tell.send(Event::Failed(status)));
         let output = Marked::new(output, &Mark::new(mark.clone()), failed);
-        ranks.take(number, Connected { child, line: host.line, output, errors })?;
+        ranks.take(number, host.line, child, output, errors)?;
     }
     Ok(job::verdict(store, ranks.supervise(&events, None)))
 }

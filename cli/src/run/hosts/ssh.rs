@@ -198,33 +198,22 @@ impl Reader {
 
 /// Advice to the user on ssh's message.
 fn advice(name: &str, said: &str, status: &str) -> String {
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    let has = |words: &str| words.split('|').any(|words| said.contains(words));
     if status == "status 127" || status == "status 126" {
         let place = fs::read_link(&invocation::words()[0])
             .map_or_else(|_| invocation::shown(), |path| path.display().to_string());
         format!(
             "no unisono can be started there: install it there as {place}, or in a directory of the PATH that `ssh {name} env` shows"
         )
-    } else if has(&["Could not resolve", "Name or service not known"]) {
+    } else if has("Could not resolve|Name or service not known") {
         "correct the name, or add the host to /etc/hosts, DNS or ~/.ssh/config".to_owned()
-    } else if has(&[
-        "Host key verification failed",
-        "HOST IDENTIFICATION HAS CHANGED",
-        "authenticity of host",
-    ]) {
+    } else if has("Host key verification failed|HOST IDENTIFICATION HAS CHANGED|authenticity of host") {
         format!("its key is not known here: run `ssh {name} true` once, and check the key")
-    } else if has(&["Permission denied", "Too many authentication failures", "passphrase"]) {
+    } else if has("Permission denied|Too many authentication failures|passphrase") {
         format!(
             "`ssh {name} true` must work without a question: `ssh-copy-id {name}`, and ssh-agent for a key with a passphrase"
         )
-    } else if has(&[
-        "refused",
-        "timed out",
-        "No route",
-        "unreachable",
-        "Connection closed",
-        "Connection reset",
-    ]) {
+    } else if has("refused|timed out|No route|unreachable|Connection closed|Connection reset") {
         "check that the host is up, that sshd runs there, and that no firewall blocks the connection"
             .to_owned()
     } else {

@@ -55,40 +55,27 @@ impl<R: Read> Marked<R> {
 
     /// Moves to `clean` what is known to be output.
     fn sort(&mut self) {
-        let mut at = 0;
-        while let Some(zero) = self.held[at..].iter().position(|&byte| byte == 0) {
-            let (before, rest) = self.held[at..].split_at(zero);
-            self.clean.extend_from_slice(before);
-            at += zero;
-            let begun = rest.len().min(self.mark.len());
-            let word = rest.get(self.mark.len()..).unwrap_or_default();
-            let line_end = word.iter().take(LONGEST).position(|&byte| byte == b'\n');
-            match line_end {
-                _ if rest[..begun] != self.mark[..begun] => {
-                    self.clean.push(0);
-                    at += 1;
-                }
+        let mark = self.mark.len();
+        while let Some(at) = self.held.windows(mark).position(|bytes| bytes == self.mark) {
+            self.clean.extend(self.held.drain(..at));
+            let word = &self.held[mark..];
+            match word.iter().take(LONGEST).position(|&byte| byte == b'\n') {
                 Some(length) => {
                     let text = String::from_utf8_lossy(&word[..length]).into_owned();
-                    at += self.mark.len() + length + 1;
+                    self.held.drain(..=mark + length);
                     match text.split_once(' ').map(|(what, status)| (what, status.parse())) {
                         Some(("failed", Ok(status))) => (self.failed)(status),
                         Some(("end", Ok(status))) => self.end = Some(status),
                         _ => {}
                     }
                 }
-                None if word.len() >= LONGEST => {
-                    self.clean.push(0);
-                    at += 1;
-                }
-                None => {
-                    self.held.drain(..at);
-                    return;
-                }
+                None if word.len() < LONGEST => return,
+                None => self.clean.extend(self.held.drain(..mark)),
             }
         }
-        self.clean.extend_from_slice(&self.held[at..]);
-        self.held.clear();
+        // The last bytes may be the beginning of a mark.
+        let begun = (0..mark).rev().find(|&length| self.held.ends_with(&self.mark[..length]));
+        self.clean.extend(self.held.drain(..self.held.len() - begun.unwrap_or(0)));
     }
 }
 

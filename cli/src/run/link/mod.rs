@@ -4,10 +4,10 @@
 mod marks;
 
 use std::{
-    io::{BufReader, Write},
+    io::Write,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    process::{Child, ChildStderr, ChildStdin, ChildStdout},
+    process::ChildStdin,
     sync::{Mutex, PoisonError},
 };
 
@@ -86,14 +86,6 @@ pub(super) type Answer = Result<Said, String>;
 pub(super) enum Said {
     HostHello(HostHello),
     Reached(Reached),
-}
-
-/// A host whose ranks have begun.
-pub(super) struct Connected {
-    pub(super) child: Child,
-    pub(super) line: Line,
-    pub(super) output: Marked<BufReader<ChildStdout>>,
-    pub(super) errors: ChildStderr,
 }
 
 /// The way to tell a host what to do.
