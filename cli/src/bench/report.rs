@@ -51,14 +51,6 @@ pub(super) struct Report {
     closed: bool,
 }
 
-/// An object with the fields of both.
-fn merged(mut one: Value, other: Value) -> Value {
-    if let (Some(fields), Value::Object(other)) = (one.as_object_mut(), other) {
-        fields.extend(other);
-    }
-    one
-}
-
 /// True if lines of JSON go to standard output.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
@@ -277,8 +269,8 @@ impl Report {
         self.record(&record);
     }
 
-    /// A record with the fields of all kinds, and null for those of only some kinds.
-    fn of_all(&self, bytes: usize, iterations: usize) -> Value {
+    /// A record with the fields of all kinds, and null for those of only some kinds that are not among these.
+    fn of_all(&self, bytes: usize, iterations: usize, fields: [Value; 2]) -> Value {
         let Some(bench) = &self.now else { return Value::Null };
         let (host, processors) = self.origin.first();
         let mut record = json!({
@@ -289,6 +281,9 @@ impl Report {
         });
         for name in ONLY_SOME.split_whitespace() {
             record[name] = Value::Null;
+        }
+        for fields in fields.iter().filter_map(Value::as_object) {
+            fields.iter().for_each(|(name, value)| record[name] = value.clone());
         }
         record
     }
@@ -302,7 +297,7 @@ impl Report {
             "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
             "registered": registered, "in_place": case.in_place, "wrong": case.wrong,
         });
-        merged(merged(self.of_all(case.bytes, case.iterations), what), measured)
+        self.of_all(case.bytes, case.iterations, [what, measured])
     }
 
     /// A record of messages or puts: their kind, and the measured figures.
@@ -316,7 +311,7 @@ impl Report {
             "one_way_GBps": one_way.gigabytes, "both_ways_GBps": both_ways.gigabytes,
             "rate_Mps": one_way.millions, "rate_both_Mps": both_ways.millions,
         });
-        merged(merged(self.of_all(flow.bytes, flow.iterations), what), measured)
+        self.of_all(flow.bytes, flow.iterations, [what, measured])
     }
 
     /// Reports messages.

@@ -23,6 +23,7 @@ use unisono_schedule::{
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
 use crate::{
+    bench,
     chart::{self, Line, Panel, schedule},
     progress::Bar,
     words,
@@ -57,8 +58,15 @@ Examples:
 pub(crate) struct Simulate {
     #[command(flatten)]
     about: About,
-    #[command(flatten)]
-    sizes: sizes::Sizes,
+    /// The smallest size in bytes, for a table of several sizes, with -e or -f [default: 8]
+    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
+    min_bytes: Option<usize>,
+    /// The largest size in bytes, for a table of several sizes [default: 64M]
+    #[arg(short = 'e', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
+    max_bytes: Option<usize>,
+    /// The factor from one size to the next [default: 8]
+    #[arg(short = 'f', long, value_name = "N", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = clap::value_parser!(u32).range(2..))]
+    factor: Option<u32>,
     /// The fabric: shm, ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
@@ -96,7 +104,7 @@ impl Simulate {
             let (name, collective) = (algorithm.name, self.about.collective.name());
             return Err(format!("--algorithm {name}: {collective} can be done by {}", able.join(", ")).into());
         }
-        let sizes = self.sizes.list()?;
+        let sizes = self.sizes()?;
         if self.about.collective == Collective::Barrier {
             let of_sizes = [("-b, -e and -f", sizes.is_some()), ("--plot", self.plot.is_some())];
             if let Some((option, _)) = of_sizes.iter().find(|(_, given)| *given) {
@@ -142,6 +150,18 @@ impl Simulate {
             draw(file, &cells)?;
         }
         Ok(())
+    }
+
+    /// The sizes of a table, where several are wanted.
+    fn sizes(&self) -> Result<Option<Vec<usize>>> {
+        if (self.min_bytes, self.max_bytes, self.factor) == (None, None, None) {
+            return Ok(None);
+        }
+        let (least, most) = (self.min_bytes.unwrap_or(8), self.max_bytes.unwrap_or(64 << 20));
+        if least > most {
+            return Err(format!("-b {least} is more than -e {most}").into());
+        }
+        Ok(Some(bench::sweep(least, most, self.factor.unwrap_or(8))))
     }
 
     /// Draws what all ranks do by each algorithm.

@@ -4,39 +4,11 @@ use std::io::{self, Write};
 
 use unisono_schedule::algorithm::Algorithm;
 
-use super::{Case, Priced, Result, describe, fastest};
-use crate::{bench, words};
+use super::{Case, Priced, describe, fastest};
+use crate::words;
 
 /// The number of sizes that fit side by side in 100 columns.
 const BESIDE: usize = 7;
-
-/// The sizes of a sweep.
-#[derive(clap::Args)]
-pub(super) struct Sizes {
-    /// The smallest size in bytes, for a table of several sizes, with -e or -f [default: 8]
-    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
-    min_bytes: Option<usize>,
-    /// The largest size in bytes, for a table of several sizes [default: 64M]
-    #[arg(short = 'e', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
-    max_bytes: Option<usize>,
-    /// The factor from one size to the next [default: 8]
-    #[arg(short = 'f', long, value_name = "N", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = clap::value_parser!(u32).range(2..))]
-    factor: Option<u32>,
-}
-
-impl Sizes {
-    /// The sizes, where several are wanted.
-    pub(super) fn list(&self) -> Result<Option<Vec<usize>>> {
-        if (self.min_bytes, self.max_bytes, self.factor) == (None, None, None) {
-            return Ok(None);
-        }
-        let (least, most) = (self.min_bytes.unwrap_or(8), self.max_bytes.unwrap_or(64 << 20));
-        if least > most {
-            return Err(format!("-b {least} is more than -e {most}").into());
-        }
-        Ok(Some(bench::sweep(least, most, self.factor.unwrap_or(8))))
-    }
-}
 
 /// Prints the times of all algorithms; a case has its algorithms in the same order.
 pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::Result<()> {
