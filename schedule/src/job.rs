@@ -178,12 +178,12 @@ impl Job<'_> {
 
     /// The blocks of the input, if it has blocks.
     pub(crate) fn input_blocks(&self) -> Blocks {
-        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.input))
+        self.uneven.map_or(Blocks::Even(self.count), |uneven| Blocks::uneven(uneven.input))
     }
 
     /// The blocks of the output, if it has blocks.
     pub(crate) fn output_blocks(&self) -> Blocks {
-        self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.output))
+        self.uneven.map_or(Blocks::Even(self.count), |uneven| Blocks::uneven(uneven.output))
     }
 
     /// The numbers of elements of this rank's input and output; `None` if one does not fit in a `usize`.

@@ -143,21 +143,14 @@ pub(crate) const fn fitting(parts: usize, run: usize, limit: usize) -> usize {
 
 /// Consecutive blocks of elements, one for each rank.
 #[derive(Clone, Debug)]
-pub(crate) struct Blocks(Lengths);
-
-#[derive(Clone, Debug)]
-enum Lengths {
+pub(crate) enum Blocks {
+    /// Blocks of equal length.
     Even(usize),
     /// The beginning of each block, then the end of the last.
     Uneven(Arc<[usize]>),
 }
 
 impl Blocks {
-    /// Blocks of equal length.
-    pub(crate) const fn even(len: usize) -> Self {
-        Self(Lengths::Even(len))
-    }
-
     /// Blocks of these lengths. Positions beyond `usize::MAX` are replaced by `usize::MAX`.
     pub(crate) fn uneven(lengths: &[usize]) -> Self {
         let mut end = 0_usize;
@@ -165,14 +158,14 @@ impl Blocks {
             end = end.saturating_add(len);
             end
         });
-        Self(Lengths::Uneven(std::iter::once(0).chain(ends).collect()))
+        Self::Uneven(std::iter::once(0).chain(ends).collect())
     }
 
     /// The range of a rank's block. It is empty if the blocks are uneven and there is none for this rank.
     pub(crate) fn of(&self, rank: usize) -> Range<usize> {
-        match &self.0 {
-            Lengths::Even(len) => rank * len..(rank + 1) * len,
-            Lengths::Uneven(ends) => match (ends.get(rank), ends.get(rank + 1)) {
+        match self {
+            Self::Even(len) => rank * len..(rank + 1) * len,
+            Self::Uneven(ends) => match (ends.get(rank), ends.get(rank + 1)) {
                 (Some(&start), Some(&end)) => start..end,
                 _ => 0..0,
             },
@@ -181,9 +174,9 @@ impl Blocks {
 
     /// The length of a rank's block.
     pub(crate) fn len(&self, rank: usize) -> usize {
-        match self.0 {
-            Lengths::Even(len) => len,
-            Lengths::Uneven(_) => self.of(rank).len(),
+        match *self {
+            Self::Even(len) => len,
+            Self::Uneven(_) => self.of(rank).len(),
         }
     }
 
@@ -302,7 +295,7 @@ mod tests {
         assert_eq!([blocks.of(0), blocks.of(1), blocks.of(2), blocks.of(3)], [0..3, 3..3, 3..8, 0..0]);
         assert_eq!(blocks.chunk(2, 2, 1), 6..8);
         assert_eq!(Blocks::uneven(&[usize::MAX, 7]).of(1), usize::MAX..usize::MAX);
-        assert_eq!(Blocks::even(4).chunk(2, 4, 1), 9..10);
+        assert_eq!(Blocks::Even(4).chunk(2, 4, 1), 9..10);
     }
 
     #[test]

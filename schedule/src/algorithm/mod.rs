@@ -262,10 +262,7 @@ impl Plan {
             split: flat.split,
             from_all: flat.from_all,
             flat: Some(flat),
-            shows_inside: matches!(
-                flat.collective,
-                Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll
-            ),
+            shows_inside: flat.collective.has_blocks() && !flat.collective.has_root(),
             ..Self::new(flat.collective, make, flat.hops)
         }
     }

@@ -54,7 +54,7 @@ impl Ring {
             Collective::AllReduce => None,
             Collective::AllGather => Some(job.output_blocks()),
             Collective::ReduceScatter => Some(job.input_blocks()),
-            _ => Some(Blocks::even(count)),
+            _ => Some(Blocks::Even(count)),
         };
         let chunks = partition::rounds(count, if blocks.is_none() { ranks } else { 1 }, job.chunk);
         // No piece may be empty, and no chunk of a block, because no write may be. The first chunk of each lane that only gathers goes

@@ -202,16 +202,12 @@ impl Star {
 
     /// The hub copies its own result to its output, unless it is there already.
     fn keep(&self, steps: &mut Steps) {
-        let into = Span::output(0, self.count);
-        match self.collective {
-            Collective::AllGather => steps.copy(Span::input(0, self.count), into),
-            Collective::ReduceScatter => steps.copy(Span::scratch(0, self.count), into),
-            Collective::AllToAll => {
-                let len = self.down.len();
-                steps.copy(Span::scratch(0, len), Span::output(0, len));
-            }
-            _ => {}
-        }
+        let from = match self.collective {
+            Collective::AllGather => Span::input(0, self.count),
+            Collective::ReduceScatter | Collective::AllToAll => Span::scratch(0, self.down.len()),
+            _ => return,
+        };
+        steps.copy(from, Span::output(0, from.len));
     }
 
     /// Every other rank sends its messages, then gets its results.

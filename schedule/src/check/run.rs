@@ -158,12 +158,18 @@ impl<'a> Checker<'a> {
             Step::Write { to, .. } if self.setup.writable(to) => {
                 self.flows[self.flow(rank, to, lane)].writes.open.len() < self.setup.depth
             }
-            Step::Await { from, .. } => self.flows[self.flow(from, rank, lane)].writes.next_has_landed(),
+            Step::Await { from, .. } => {
+                let next = self.flows[self.flow(from, rank, lane)].writes.open.front();
+                next.is_some_and(|open| open.landed)
+            }
             Step::Put { to, .. } | Step::Write { to, .. } => {
                 let flow = &self.flows[self.flow(rank, to, lane)];
                 flow.sent < flow.released + self.setup.depth
             }
-            Step::Take { from, .. } => self.flows[self.flow(from, rank, lane)].next_has_arrived(),
+            Step::Take { from, .. } => {
+                let flow = &self.flows[self.flow(from, rank, lane)];
+                flow.slots.iter().any(|slot| slot.arrived == Some(flow.taken))
+            }
             Step::Settle => {
                 shows.is_none_or(Shows::all_settled) && self.lanes[rank * self.width + lane].unsent == 0
             }

@@ -77,11 +77,6 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// True if the next message has arrived and was not taken yet.
-    pub(super) fn next_has_arrived(&self) -> bool {
-        self.slots.iter().any(|slot| slot.arrived == Some(self.taken))
-    }
-
     /// The number of the next message. The flow has `depth` slots.
     pub(super) fn send(&mut self, depth: usize) -> usize {
         if self.slots.is_empty() {
@@ -138,16 +133,4 @@ pub(super) struct Open {
     pub(super) lands: Range<usize>,
     pub(super) landed: bool,
     pub(super) past: Past,
-}
-
-impl Writes {
-    pub(super) fn next_has_landed(&self) -> bool {
-        self.open.front().is_some_and(|open| open.landed)
-    }
-
-    /// The write of this number has landed.
-    pub(super) fn land(&mut self, number: usize) {
-        let awaited = self.sent - self.open.len();
-        self.open[number - awaited].landed = true;
-    }
 }

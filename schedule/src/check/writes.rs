@@ -61,7 +61,9 @@ impl Checker<'_> {
         let (from, to, lane) = self.ends(flow);
         self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
         self.memories[to].cells_mut(Part::Main)[lands].copy_from_slice(cells);
-        self.flows[flow].writes.land(number);
+        let writes = &mut self.flows[flow].writes;
+        let awaited = writes.sent - writes.open.len();
+        writes.open[number - awaited].landed = true;
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! The ports of the simulation: a host's ports to other hosts, which its ranks share, and each rank's port inside its host.
 
+use std::collections::HashMap;
+
 use super::{Fabric, Path};
 use crate::Rank;
 
@@ -46,24 +48,17 @@ impl<'a> Ports<'a> {
     pub(super) fn new(fabric: &'a Fabric, hosts: Vec<usize>, alone_inside: bool) -> Self {
         let each = fabric.ports.max(1);
         let count = hosts.iter().max().map_or(0, |last| last + 1);
-        let mut used = vec![0_usize; count];
-        let mut first = vec![None; count];
-        let mut ports = Vec::new();
+        let (mut used, mut made) = (vec![0_usize; count], HashMap::new());
         let port = hosts.iter().map(|&host| {
             // A host's n-th rank uses port n modulo their number. Only ports that are used are made.
-            let index = used[host] % each;
+            let (next, index) = (made.len(), used[host] % each);
             used[host] += 1;
-            let of_host: &mut Option<Vec<usize>> = &mut first[host];
-            let of_host = of_host.get_or_insert_with(Vec::new);
-            if index == of_host.len() {
-                of_host.push(ports.len());
-                ports.push(Port::default());
-            }
-            of_host[index]
+            *made.entry((host, index)).or_insert(next)
         });
         let port = port.collect();
-        let inside = ports.len();
-        ports.resize(inside + if fabric.inside.is_some() { hosts.len() } else { 0 }, Port::default());
+        let inside = made.len();
+        let own = if fabric.inside.is_some() { hosts.len() } else { 0 };
+        let ports = vec![Port::default(); inside + own];
         Self { fabric, hosts, port, ports, inside, alone_inside }
     }
 
