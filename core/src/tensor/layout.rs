@@ -82,18 +82,13 @@ impl Layout {
         if shape.len() != strides.len() {
             return Err(TensorError::Strides { strides: strides.len(), rank: shape.len() });
         }
+        let mut layout = Self { shape: shape.into(), strides: strides.into(), offset };
         if count(dtype, shape)? == 0 {
-            return Ok(Self { shape: shape.into(), strides: strides.into(), offset: 0 });
+            layout.offset = 0;
+        } else if reach(offset, shape, strides).is_none_or(|reach| reach.end > len) {
+            return Err(layout.outside(len));
         }
-        if reach(offset, shape, strides).is_none_or(|reach| reach.end > len) {
-            return Err(TensorError::Outside {
-                shape: shape.to_vec(),
-                strides: strides.to_vec(),
-                offset,
-                len,
-            });
-        }
-        Ok(Self { shape: shape.into(), strides: strides.into(), offset })
+        Ok(layout)
     }
 
     pub(super) fn shape(&self) -> &[usize] {
@@ -220,6 +215,12 @@ impl Layout {
 
     pub(super) fn not_contiguous(&self) -> TensorError {
         TensorError::NotContiguous { shape: self.shape.to_vec(), strides: self.strides.to_vec() }
+    }
+
+    /// The error if an element lies outside of data of `len` elements.
+    pub(super) fn outside(&self, len: usize) -> TensorError {
+        let (shape, strides) = (self.shape.to_vec(), self.strides.to_vec());
+        TensorError::Outside { shape, strides, offset: self.offset, len }
     }
 }
 

@@ -89,8 +89,9 @@ impl<'a, T: Scalar> TryFrom<&TensorView<'a>> for ArrayViewD<'a, T> {
     type Error = TensorError;
 
     fn try_from(view: &TensorView<'a>) -> Result<Self, TensorError> {
-        let outside = |_| outside(view.layout());
-        Self::from_shape(strided(view.layout()), view.reached_as()?).map_err(outside)
+        // The layout was checked before, so ndarray accepts it.
+        let layout = view.layout();
+        Self::from_shape(strided(layout), view.reached_as()?).map_err(|_| layout.outside(layout.len()))
     }
 }
 
@@ -99,8 +100,8 @@ impl<'a, T: Scalar> TryFrom<TensorViewMut<'a>> for ArrayViewMutD<'a, T> {
     type Error = TensorError;
 
     fn try_from(view: TensorViewMut<'a>) -> Result<Self, TensorError> {
-        let (shape, outside) = (strided(view.layout()), outside(view.layout()));
-        Self::from_shape(shape, view.reached_as()?).map_err(|_| outside)
+        let layout = view.layout().clone();
+        Self::from_shape(strided(&layout), view.reached_as()?).map_err(|_| layout.outside(layout.len()))
     }
 }
 
@@ -118,14 +119,4 @@ fn strided(layout: &Layout) -> StrideShape<IxDyn> {
     let strides: Vec<_> =
         steps.map(|(&len, stride)| if empty || len == 1 { 0 } else { stride.cast_unsigned() }).collect();
     IxDyn(layout.shape()).strides(IxDyn(&strides))
-}
-
-/// The error if ndarray refuses a layout, which was checked before.
-fn outside(layout: &Layout) -> TensorError {
-    TensorError::Outside {
-        shape: layout.shape().to_vec(),
-        strides: layout.strides().to_vec(),
-        offset: layout.offset(),
-        len: layout.len(),
-    }
 }
