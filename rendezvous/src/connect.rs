@@ -53,9 +53,13 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// True if the job's store may be at the next address although this error came from this one.
+    /// True if the job's store may be at the next address although this error came from this one: another program has answered.
     fn goes_on_after(self, error: &Error) -> bool {
-        self != Self::Given && is_strangers(error)
+        let strange = matches!(
+            error,
+            Error::Rendezvous { .. } | Error::Refused { refusal: Refusal::Token | Refusal::Job { .. }, .. }
+        );
+        self != Self::Given && strange
     }
 
     /// True if this is the error to return when no address leads to the store: the store has the id of this job, and refuses the token. A
@@ -71,13 +75,6 @@ enum Outcome {
     /// A later attempt may succeed. Contains the refusal, if the store sent one.
     Later(String, Option<Refusal>),
     Never(Error),
-}
-
-/// True if another program than the job's store has answered.
-fn is_strangers(error: &Error) -> bool {
-    let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
-    matches!(error, Error::Rendezvous { .. })
-        || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
 }
 
 impl<'a> Tries<'a> {

@@ -129,11 +129,7 @@ impl Folder {
 }
 
 /// A server in this process, and its folder, which is removed after the server has ended.
-#[derive(Debug)]
-pub(super) struct Served {
-    pub(super) _server: StoreServer,
-    pub(super) _place: Option<RankZeroLock>,
-}
+pub(super) type Served = (StoreServer, Option<RankZeroLock>);
 
 /// This process is rank 0 as long as this value lives.
 #[derive(Debug)]

@@ -112,7 +112,7 @@ impl Store {
         if let Some(place) = &place {
             place.publish(port, &member.job.token).map_err(|error| server::refused(store.name(), &error))?;
         }
-        Ok(Self { server: Some(Arc::new(Served { _server: server, _place: place })), ..store })
+        Ok(Self { server: Some(Arc::new((server, place))), ..store })
     }
 
     /// Joins a store that another process serves, and waits until the deadline for it to begin.

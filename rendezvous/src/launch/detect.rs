@@ -62,18 +62,18 @@ pub fn detect(variable: Lookup<'_>) -> Result<Launch> {
         return Ok(Launch::alone(token(variable)?));
     };
     let variable = &|name: &str| if hidden.contains(&name) { None } else { variable(name) };
-    let Local { rank: local_rank, ranks: local_ranks, names } = local(variable, family, rank, ranks)?;
+    let [(local_rank, rank_name), (local_ranks, ranks_name)] = local(variable, family, rank, ranks)?;
     for (name, value, below, of) in [
         (family.rank, Some(rank), ranks, family.ranks),
-        (names[0], local_rank, local_ranks.unwrap_or(ranks), names[1]),
-        (names[1], local_ranks, ranks + 1, family.ranks),
+        (rank_name, local_rank, local_ranks.unwrap_or(ranks), ranks_name),
+        (ranks_name, local_ranks, ranks + 1, family.ranks),
     ] {
         if value.is_some_and(|value| value >= below) {
             return Err(wrong(variable, name, format!("must be less than {below}, by {of}")));
         }
     }
     if local_ranks == Some(0) {
-        return Err(wrong(variable, names[1], "must be at least 1".into()));
+        return Err(wrong(variable, ranks_name, "must be at least 1".into()));
     }
     let job = job(variable, family);
     let token = token(variable)?;
@@ -82,27 +82,25 @@ pub fn detect(variable: Lookup<'_>) -> Result<Launch> {
     Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, rendezvous, job, token })
 }
 
-/// A rank's number on its host and the number of ranks there, if the launcher sets them, and the variables that contain them.
-struct Local {
-    rank: Option<usize>,
-    ranks: Option<usize>,
-    names: [&'static str; 2],
-}
-
-fn local(variable: Lookup<'_>, family: &Family, rank: Rank, ranks: usize) -> Result<Local> {
-    let names = [family.local_rank, family.local_ranks];
+/// A rank's number on its host and the number of ranks there, if the launcher sets them, each with the variable that contains it.
+fn local(
+    variable: Lookup<'_>,
+    family: &Family,
+    rank: Rank,
+    ranks: usize,
+) -> Result<[(Option<usize>, &'static str); 2]> {
     // srun may also set MPICH's variables, except those of the host.
     if family.name == "Slurm" || family.name == "MPICH" && slurm::is_step(variable, family.local_rank, ranks)
     {
         let (rank, ranks) = slurm::local(variable, rank)?;
-        return Ok(Local { rank, ranks, names: ["SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"] });
+        return Ok([(rank, "SLURM_LOCALID"), (ranks, "SLURM_STEP_TASKS_PER_NODE")]);
     }
     let (local, number) = (number(variable, family.local_rank)?, number(variable, family.local_ranks)?);
     let ranks = match family.name {
         "Flux" => (number == Some(1)).then_some(ranks),
         _ => number,
     };
-    Ok(Local { rank: local, ranks, names })
+    Ok([(local, family.local_rank), (ranks, family.local_ranks)])
 }
 
 /// The launcher's id of this job: the same on all its ranks, and not a secret.
