@@ -114,11 +114,11 @@ impl Comm {
     }
 
     /// Tells the members that this rank has exchanged messages with that it leaves, and how many operations it has begun. A member that
-    /// it [meets](Self::meets) later learns it then.
+    /// it [has a flow](Self::note_flow) with later learns it then.
     pub(crate) fn tell_end(&mut self) -> Result<(), Error> {
         self.shutdown.end_told = true;
         for rank in 0..self.identity.members.len() {
-            if self.identity.members[rank].met {
+            if self.identity.members[rank].has_flow {
                 self.tell_end_to(rank)?;
             }
         }
@@ -130,9 +130,9 @@ impl Comm {
     }
 
     /// There is a flow between this rank and a member.
-    pub(crate) fn meets(&mut self, rank: Rank) -> Result<(), Error> {
-        let met = std::mem::replace(&mut self.identity.members[rank].met, true);
-        if met || !self.shutdown.end_told { Ok(()) } else { self.tell_end_to(rank) }
+    pub(crate) fn note_flow(&mut self, rank: Rank) -> Result<(), Error> {
+        let had_flow = std::mem::replace(&mut self.identity.members[rank].has_flow, true);
+        if had_flow || !self.shutdown.end_told { Ok(()) } else { self.tell_end_to(rank) }
     }
 
     /// True if nothing of the communicator is in flight to this rank or from it.

@@ -154,7 +154,7 @@ impl Core<'_> {
     pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
         if self.comm.shutdown.left && about != ControlKind::End {
             // The member may not know that this rank has left.
-            self.comm.meets(from)?;
+            self.comm.note_flow(from)?;
         }
         match about {
             ControlKind::Window(class) => {

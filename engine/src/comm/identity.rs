@@ -45,7 +45,7 @@ impl Identity {
 
     /// True if all members that this rank has exchanged messages with have told their end: then everything that they sent has arrived.
     pub(crate) fn all_ended(&self) -> bool {
-        self.members.iter().all(|member| member.ended.is_some() || !member.met)
+        self.members.iter().all(|member| member.ended.is_some() || !member.has_flow)
     }
 
     /// True if all other members have told their end.
@@ -60,6 +60,6 @@ impl Identity {
 
     /// True if there are members that this rank has exchanged nothing with, which may not have left.
     pub(super) fn has_strangers(&self) -> bool {
-        self.members.iter().enumerate().any(|(rank, member)| !self.is_gone(rank) && !member.met)
+        self.members.iter().enumerate().any(|(rank, member)| !self.is_gone(rank) && !member.has_flow)
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct CommMember {
     /// True if the pattern of its handshake has arrived.
     pub(crate) handshake_arrived: bool,
     /// True if there has been a flow to it or from it.
-    pub(crate) met: bool,
+    pub(crate) has_flow: bool,
     /// True if its large handshake is awaited.
     pub(crate) large_due: bool,
     /// If it has left the communicator, the number of operations that it had begun.
@@ -23,6 +23,6 @@ pub(crate) struct CommMember {
 impl CommMember {
     /// A member of which only its rank in the world is known.
     pub(super) fn new(world: Rank) -> Self {
-        Self { world, slots: None, handshake_arrived: false, met: false, large_due: false, ended: None }
+        Self { world, slots: None, handshake_arrived: false, has_flow: false, large_due: false, ended: None }
     }
 }

@@ -107,7 +107,7 @@ impl Core<'_> {
                 credits: 0,
             });
             comm.flows.incoming[from][class.index()] = narrow(first_flow);
-            comm.meets(from)?;
+            comm.note_flow(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
                 let flow = first_flow + lane;
@@ -180,7 +180,7 @@ impl Core<'_> {
                 comm.identity.world(from)
             )));
         };
-        comm.meets(from)?;
+        comm.note_flow(from)?;
         comm.flows.outgoing[from][class.index()] = narrow(sender);
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);

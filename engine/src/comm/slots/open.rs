@@ -111,7 +111,7 @@ impl Core<'_> {
             if rank == me || !comm.shared.is_near(rank) {
                 continue;
             }
-            comm.meets(rank)?;
+            comm.note_flow(rank)?;
             // The area is as in the handshake, which this message may overwrite before the peer reads it.
             let Handshake { area, .. } = comm.mailbox.sent_part(rank, ControlKind::Handshake)?;
             comm.mailbox.send(rank, ControlKind::Handshake, Handshake::new(me, rank, area, slots))?;
