@@ -11,9 +11,9 @@ pub(crate) fn digest(bytes: &[u8]) -> u128 {
 }
 
 /// Computes the [`digest`] of bytes that are given block by block.
-pub(crate) struct Sum(XxHash3_128);
+pub(crate) struct Checksum(XxHash3_128);
 
-impl Sum {
+impl Checksum {
     pub(crate) fn new() -> Self {
         Self(XxHash3_128::new())
     }
@@ -33,7 +33,7 @@ pub(crate) fn summed<E>(
     into: &mut [u8],
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
 ) -> Result<u128, E> {
-    let (mut at, mut sum) = (from, Sum::new());
+    let (mut at, mut sum) = (from, Checksum::new());
     for block in into.chunks_mut(BLOCK) {
         read(at, block)?;
         sum.add(block);

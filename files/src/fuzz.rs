@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::{local, plan::Plan};
+use crate::{local, plan::FilePlan};
 
 #[cfg(test)]
 #[path = "../../fuzz/smoke.rs"]
@@ -11,7 +11,7 @@ mod smoke;
 
 /// Decodes the bytes as a plan, and then as a journal.
 pub fn file(bytes: &[u8]) {
-    let Ok((plan, rest)) = postcard::take_from_bytes::<Plan>(bytes) else { return };
+    let Ok((plan, rest)) = postcard::take_from_bytes::<FilePlan>(bytes) else { return };
     let Ok(plan) = plan.check() else { return };
     let name = plan.name();
     assert!(name.len() <= 255 && Path::new(&name).file_name() == Some(&name), "{name:?}");

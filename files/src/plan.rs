@@ -18,7 +18,7 @@ pub(crate) const MAX_NAME: usize = 255;
 
 /// The plan of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct FilePlan {
     /// The name in the receivers' directories, in the system's bytes.
     name: Vec<u8>,
     /// The file's length in bytes.
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub data: u64,
 }
 
-impl Plan {
+impl FilePlan {
     pub(crate) fn new(name: OsString, len: u64, piece: u64) -> FileResult<Self> {
         let given = piece;
         let piece = piece.max(len.div_ceil(MAX_PIECES));
@@ -111,8 +111,7 @@ impl Pieces {
     }
 
     pub(crate) fn has(&self, piece: u64) -> bool {
-        let word = usize::try_from(piece / 64).ok().and_then(|word| self.words.get(word));
-        word.is_some_and(|word| word & 1 << (piece % 64) != 0)
+        of_piece(&self.words, piece / 64) & 1 << (piece % 64) != 0
     }
 
     pub(crate) fn remove(&mut self, piece: u64) {
@@ -135,20 +134,25 @@ impl Pieces {
     }
 }
 
+/// The value of a piece; 0 if there is none.
+pub(crate) fn of_piece<T: Copy + Default>(all: &[T], piece: u64) -> T {
+    usize::try_from(piece).ok().and_then(|piece| all.get(piece)).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn plan(name: &str, len: u64, piece: u64) -> Plan {
-        Plan::new(name.into(), len, piece).unwrap()
+    fn plan(name: &str, len: u64, piece: u64) -> FilePlan {
+        FilePlan::new(name.into(), len, piece).unwrap()
     }
 
     #[test]
     fn names_that_lead_out_are_none() {
         for name in ["", ".", "..", "/", "a/b", "../a", "/etc/passwd", "a\0b", &"x".repeat(256)] {
-            let refused = Plan::new(name.into(), 1, 1);
+            let refused = FilePlan::new(name.into(), 1, 1);
             assert!(matches!(refused, Err(Problem::Name { .. })), "{name:?}: {refused:?}");
         }
         for name in ["a", "...", "-", "ä b", ".a", &"x".repeat(255)] {
@@ -159,9 +163,9 @@ mod tests {
     #[test]
     fn pieces_have_limits() {
         for piece in [0, (256 << 20) + 1, u64::MAX] {
-            assert!(matches!(Plan::new("a".into(), 1, piece), Err(Problem::Piece { .. })), "{piece}");
+            assert!(matches!(FilePlan::new("a".into(), 1, piece), Err(Problem::Piece { .. })), "{piece}");
         }
-        assert!(matches!(Plan::new("a".into(), u64::MAX, 1), Err(Problem::Piece { .. })));
+        assert!(matches!(FilePlan::new("a".into(), u64::MAX, 1), Err(Problem::Piece { .. })));
         let large = plan("a", 1 << 40, 1);
         assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
         // A plan that this process has not made.
@@ -169,7 +173,7 @@ mod tests {
             let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64), len)).unwrap();
             // An array has no length on the wire, a name has.
             let bytes = [&[1][..], &bytes].concat();
-            postcard::from_bytes::<Plan>(&bytes).unwrap().check()
+            postcard::from_bytes::<FilePlan>(&bytes).unwrap().check()
         };
         assert!(given(5, 1).is_ok());
         for (len, piece) in [(5, 0), (5, u64::MAX), (u64::MAX, 1), (u64::MAX, 256 << 20)] {

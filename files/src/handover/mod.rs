@@ -22,19 +22,19 @@ use unisono::{Buffer, ProcessGroup, ReduceOp, schedule::Rank};
 
 use self::{
     agree::{RankOutcome, Ranks, Trouble},
-    stream::{BUFFERS, Stream, TRAILER},
+    stream::{BUFFERS, PieceStream, TRAILER},
 };
 use crate::{
     error::{Problem, Result},
     local::{self, Marker, Origin, Source, Target},
     options::{Delivered, Options},
-    plan::{Pieces, Plan},
+    plan::{FilePlan, Pieces, of_piece},
 };
 
 /// The description of a transfer, which the root sends first.
 #[derive(Debug, Serialize, Deserialize)]
 struct Opening {
-    plan: Plan,
+    plan: FilePlan,
     /// A random number that identifies this transfer.
     transfer: u64,
     /// If only some tensors of a file are sent: the identity of that file, so that no rank replaces the file by them.
@@ -61,7 +61,7 @@ pub(crate) struct Handover<'c> {
 
 impl Have {
     fn sum(&self, piece: u64) -> u128 {
-        usize::try_from(piece).ok().and_then(|piece| self.sums.get(piece)).copied().unwrap_or_default()
+        of_piece(&self.sums, piece)
     }
 }
 
@@ -98,7 +98,7 @@ impl<'c> Handover<'c> {
             let buffers = self.buffers(&plan, &all, &lack, &path)?;
             let members = self.members(&lack, &path)?;
             let members = if buffers.is_empty() { None } else { members.as_ref().or(Some(self.ranks.group)) };
-            let stream = Stream {
+            let stream = PieceStream {
                 ranks: self.ranks,
                 members,
                 plan: &plan,
@@ -121,7 +121,7 @@ impl<'c> Handover<'c> {
     }
 
     /// The path of the file on this rank after the transfer.
-    fn path(&self, plan: &Plan) -> PathBuf {
+    fn path(&self, plan: &FilePlan) -> PathBuf {
         self.directory.map_or_else(|| self.file.to_owned(), |directory| directory.join(plan.name()))
     }
 
@@ -137,7 +137,6 @@ impl<'c> Handover<'c> {
             let plan = source.plan(options.piece)?;
             Ok((source, plan))
         })();
-        let opened: RankOutcome<_> = opened.map_err(|problem| Trouble::new(self.file, problem));
         // Its seed is random.
         let transfer = std::hash::RandomState::new().build_hasher().finish();
         let (source, opening) = match opened {
@@ -145,7 +144,7 @@ impl<'c> Handover<'c> {
                 let origin = source.is_part().then(|| source.origin());
                 (Some(source), Ok(Opening { plan, transfer, origin }))
             }
-            Err(trouble) => (None, Err(trouble)),
+            Err(problem) => (None, Err(Trouble::new(self.file, problem))),
         };
         Ok((source, self.agreed(Some(opening))?))
     }
@@ -193,7 +192,7 @@ impl<'c> Handover<'c> {
     }
 
     /// Finds which pieces of the file this rank already has; `None` if it does not write.
-    fn look(&self, plan: &Plan, path: &Path, writes: bool) -> Result<Option<Have>> {
+    fn look(&self, plan: &FilePlan, path: &Path, writes: bool) -> Result<Option<Have>> {
         let found = self.ranks.meanwhile(|stop| {
             let Some(directory) = self.directory.filter(|_| writes) else { return Ok(None) };
             if let Some(there) = Target::whole(directory, plan)? {
@@ -207,7 +206,7 @@ impl<'c> Handover<'c> {
     }
 
     /// Discards the pieces that differ from the source's.
-    fn compare(&self, plan: &Plan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
+    fn compare(&self, plan: &FilePlan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
         let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
         self.ranks.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
         if found.is_empty() {
@@ -228,7 +227,7 @@ impl<'c> Handover<'c> {
     }
 
     /// Opens a partial file if the complete file that was there differs from the source.
-    fn prepare(&self, plan: &Plan, path: &Path, have: &mut Option<Have>) -> Result<()> {
+    fn prepare(&self, plan: &FilePlan, path: &Path, have: &mut Option<Have>) -> Result<()> {
         let prepared = match (have, self.directory) {
             (Some(Have { target: target @ None, sums }), Some(directory)) if sums.contains(&0) => {
                 sums.fill(0);
@@ -242,7 +241,7 @@ impl<'c> Handover<'c> {
     /// Makes holes of the pieces that are holes at the root, so that no zeros are sent for them.
     fn punch(
         &self,
-        plan: &Plan,
+        plan: &FilePlan,
         source: Option<&Source>,
         path: &Path,
         have: &mut Option<Have>,
@@ -268,17 +267,13 @@ impl<'c> Handover<'c> {
     }
 
     /// Buffers for the pieces in flight, on ranks that send or receive pieces.
-    fn buffers(&self, plan: &Plan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
+    fn buffers(&self, plan: &FilePlan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
         let rank = self.ranks.group.rank();
         let count = if rank == self.ranks.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
         let bytes = plan.longest();
         let made = all.missing().take(count).map(|_| self.ranks.group.buffer(bytes + TRAILER));
-        let made = match made.collect::<unisono::Result<Vec<_>>>() {
-            Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
-            Err(error) => Err(Problem::Memory { bytes: bytes as u64, reason: error.to_string() }),
-            Ok(made) => Ok(made),
-        };
-        self.ranks.agree_on(path, made)
+        let problem = |reason| Problem::Memory { bytes: bytes as u64, reason };
+        self.made(path, made.collect(), problem)
     }
 
     /// The group of the ranks that send or receive pieces; `None` if these are all ranks.
@@ -289,13 +284,21 @@ impl<'c> Handover<'c> {
         if members.len() == self.ranks.group.size() {
             return Ok(None);
         }
-        let made = match self.ranks.group.new_group(&members) {
-            Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
-            // Only members of the group get this error.
-            Err(error) => Err(Problem::Group { reason: error.to_string() }),
-            Ok(made) => Ok(made),
-        };
-        self.ranks.agree_on(path, made)
+        // Only members of the group get an argument's error.
+        self.made(path, self.ranks.group.new_group(&members), |reason| Problem::Group { reason })
+    }
+
+    /// What the ranks have made, or the problem of one that could not, with the reason.
+    fn made<T>(
+        &self,
+        path: &Path,
+        made: unisono::Result<T>,
+        problem: impl FnOnce(String) -> Problem,
+    ) -> Result<T> {
+        match made {
+            Err(error @ unisono::Error::Failed(_)) => Err(error.into()),
+            made => self.ranks.agree_on(path, made.map_err(|error| problem(error.to_string()))),
+        }
     }
 
     /// Syncs the file to the disks of all ranks, then renames it.

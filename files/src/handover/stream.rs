@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Problem, Result},
     local::{Source, Target},
     options::Progress,
-    plan::{Pieces, Plan},
+    plan::{FilePlan, Pieces},
 };
 
 /// The number of pieces that a rank has in memory: one that is read, one that is sent or received, one that is written, and one
@@ -42,11 +42,11 @@ const OVER: u64 = 1;
 const TROUBLE: u64 = 2;
 
 /// The transfer of pieces on one rank.
-pub(super) struct Stream<'t> {
+pub(super) struct PieceStream<'t> {
     pub ranks: Ranks<'t>,
     /// The group of the ranks that send or receive, if this rank is one of them.
     pub members: Option<&'t ProcessGroup>,
-    pub plan: &'t Plan,
+    pub plan: &'t FilePlan,
     /// The pieces that all ranks have.
     pub all: &'t Pieces,
     /// The pieces that this rank has or does not want.
@@ -82,7 +82,7 @@ impl First {
     }
 }
 
-impl Stream<'_> {
+impl PieceStream<'_> {
     /// Sends and receives the pieces that some rank lacks, through these buffers. Returns this rank's trouble, if it has any.
     pub(super) fn run(
         &self,
@@ -232,7 +232,7 @@ fn unseal(loaded: &Loaded, len: usize) -> (Option<u128>, bool) {
 }
 
 #[cfg(test)]
-impl Stream<'_> {
+impl PieceStream<'_> {
     /// Lets a receiver write these pieces, whose checksums arrive as `arrive` says.
     pub(super) fn written<'p>(
         &self,

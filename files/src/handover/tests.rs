@@ -397,7 +397,7 @@ fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let none = Pieces::of(3, |_| false);
     let own = Pieces::of(3, |piece| piece == 2);
     let there = to.join("model");
-    let stream = Stream {
+    let stream = PieceStream {
         ranks: Ranks { group: &group, root: 0 },
         members: None,
         plan: &plan,

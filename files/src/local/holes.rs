@@ -8,7 +8,7 @@ use rustix::{
 };
 use std::os::unix::fs::FileExt;
 
-use crate::checksum::{BLOCK, Sum};
+use crate::checksum::{BLOCK, Checksum};
 
 /// The unit of allocation in most file systems: a cell of zeros becomes a hole.
 const CELL: usize = 4 << 10;
@@ -83,7 +83,7 @@ impl Zeros {
     pub(super) fn sum(&mut self, len: usize) -> u128 {
         if self.sum == 0 || self.len != len {
             let zeros = vec![0; BLOCK.min(len)];
-            let (mut sum, mut left) = (Sum::new(), len);
+            let (mut sum, mut left) = (Checksum::new(), len);
             while left > 0 {
                 let block = zeros.get(..left.min(BLOCK)).unwrap_or_default();
                 sum.add(block);

@@ -6,7 +6,7 @@
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
 use super::own::{self, Found};
-use crate::plan::Plan;
+use crate::plan::FilePlan;
 
 /// The beginning of a journal, with the version of its format.
 const MAGIC: &[u8; 16] = b"unisono journal1";
@@ -20,7 +20,7 @@ pub(super) struct Journal(File);
 impl Journal {
     /// Opens the journal of this file, and returns the checksums of its pieces. If there is none, or it belongs to another file,
     /// makes a new one with zeros. The inner error says why the file of this name is not this user's.
-    pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<Result<(Self, Vec<u128>), String>> {
+    pub(super) fn open(path: &Path, plan: &FilePlan) -> io::Result<Result<(Self, Vec<u128>), String>> {
         let file = match own::open(path, 0o600)? {
             Found::Made(file) | Found::Ours(file, _) => file,
             Found::Foreign(why) => return Ok(Err(why)),
@@ -46,12 +46,12 @@ impl Journal {
 }
 
 /// The beginning of the journal of this file.
-fn head(plan: &Plan) -> Vec<u8> {
+fn head(plan: &FilePlan) -> Vec<u8> {
     [*MAGIC, plan.identity().to_le_bytes()].concat()
 }
 
 /// The checksums in the bytes of a journal, one for each piece; `None` if it is not of this file.
-pub(crate) fn sums(bytes: &[u8], plan: &Plan) -> Option<Vec<u128>> {
+pub(crate) fn sums(bytes: &[u8], plan: &FilePlan) -> Option<Vec<u128>> {
     let sums = bytes.strip_prefix(&*head(plan))?.as_chunks().0;
     let sums = sums.get(..usize::try_from(plan.pieces()).ok()?)?;
     Some(sums.iter().map(|&bytes| u128::from_le_bytes(bytes)).collect())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
-use super::source::{Part, Source};
+use super::source::{Extent, Source};
 use crate::error::{FileResult, Problem};
 
 /// The longest header that the format allows.
@@ -43,7 +43,7 @@ impl Source {
             }
         }
         let mut chosen = Vec::new();
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<Extent> = Vec::new();
         let mut end = 0;
         for name in names.into_iter().filter(|name| patterns.iter().any(|pattern| fits(pattern, name))) {
             let Some(info) = metadata.info(&name) else { continue };
@@ -58,7 +58,7 @@ impl Source {
             let (from, len) = (data + from as u64, len as u64);
             match parts.last_mut() {
                 Some(last) if last.from + last.len == from => last.len += len,
-                _ => parts.push(Part { to: end as u64, from, len }),
+                _ => parts.push(Extent { to: end as u64, from, len }),
             }
             end = end.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
         }

@@ -18,12 +18,12 @@ use super::holes::{self, Zeros};
 use crate::{
     checksum::summed,
     error::{FileResult, Problem},
-    plan::{Pieces, Plan},
+    plan::{FilePlan, Pieces},
 };
 
 /// A range of bytes that is contiguous in the file and in the bytes that are sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct Extent {
     /// Its position in the bytes that are sent.
     pub to: u64,
     /// Its position in the file.
@@ -67,7 +67,7 @@ pub(crate) struct Source {
     /// The bytes that are sent before the parts: the new header of selected tensors.
     head: Vec<u8>,
     /// The parts in the order in which they are sent, without gaps.
-    parts: Vec<Part>,
+    parts: Vec<Extent>,
 }
 
 impl Source {
@@ -92,13 +92,13 @@ impl Source {
             mode: about.mode() & 0o777,
             sparse: about.blocks().saturating_mul(512) < about.len(),
             head: Vec::new(),
-            parts: vec![Part { to: 0, from: 0, len: about.len() }],
+            parts: vec![Extent { to: 0, from: 0, len: about.len() }],
         })
     }
 
     /// Replaces what is sent by a header and these parts of the file.
     #[cfg(feature = "safetensors")]
-    pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Part>) {
+    pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Extent>) {
         (self.head, self.parts) = (head, parts);
     }
 
@@ -115,10 +115,10 @@ impl Source {
     }
 
     /// The plan of its transfer, in pieces of this many bytes.
-    pub(crate) fn plan(&self, piece: u64) -> FileResult<Plan> {
+    pub(crate) fn plan(&self, piece: u64) -> FileResult<FilePlan> {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);
-        let mut plan = Plan::new(name, len, piece)?;
+        let mut plan = FilePlan::new(name, len, piece)?;
         (plan.mode, plan.modified) = (self.mode, self.origin.modified);
         if self.sparse {
             plan.data = self.data(0, len).map(|(start, end)| end - start).sum();
@@ -145,7 +145,7 @@ impl Source {
     }
 
     /// The pieces that lie in holes.
-    pub(crate) fn holes(&self, plan: &Plan) -> Pieces {
+    pub(crate) fn holes(&self, plan: &FilePlan) -> Pieces {
         let mut holes = Pieces::of(plan.pieces(), |_| true);
         for (start, end) in self.data(0, plan.len) {
             (start / plan.piece..end.div_ceil(plan.piece)).for_each(|piece| holes.remove(piece));
@@ -184,7 +184,7 @@ impl Source {
     }
 
     /// The checksums of these pieces, and 0 for the others. When told to `stop`, returns 0 for the rest.
-    pub(crate) fn sums(&self, plan: &Plan, pieces: &Pieces, stop: &AtomicBool) -> FileResult<Vec<u128>> {
+    pub(crate) fn sums(&self, plan: &FilePlan, pieces: &Pieces, stop: &AtomicBool) -> FileResult<Vec<u128>> {
         let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
         let mut sum = |piece| {
             let (start, len) = plan.range(piece);

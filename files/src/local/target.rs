@@ -31,9 +31,9 @@ use super::{
     own::{self, Found, GUARDED},
 };
 use crate::{
-    checksum::{BLOCK, Sum, digest, summed},
+    checksum::{BLOCK, Checksum, digest, summed},
     error::{FileResult, Problem},
-    plan::{MAX_NAME, Pieces, Plan},
+    plan::{FilePlan, MAX_NAME, Pieces, of_piece},
 };
 
 /// The ends of the hidden names.
@@ -43,7 +43,7 @@ const JOURNAL: &str = ".unisono-journal";
 /// A file that is being received.
 #[derive(Debug)]
 pub(crate) struct Target {
-    plan: Plan,
+    plan: FilePlan,
     directory: PathBuf,
     partial: File,
     journal: Journal,
@@ -60,7 +60,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// The file that is there, if it has the length and the modification time of the one to be received. Its contents may differ.
-    pub(crate) fn whole(directory: &Path, plan: &Plan) -> FileResult<Option<File>> {
+    pub(crate) fn whole(directory: &Path, plan: &FilePlan) -> FileResult<Option<File>> {
         let path = directory.join(plan.name());
         let looking = |error| Problem::io("looking at the existing file", &error);
         let about = match path.symlink_metadata() {
@@ -87,7 +87,7 @@ impl Target {
 
     /// Opens the partial file, reserves room for the complete file, and returns the checksums of pieces in the journal. If another
     /// user has created something under one of the two names, both get this process's user id at their ends.
-    pub(crate) fn open(directory: &Path, plan: &Plan) -> FileResult<(Self, Vec<u128>)> {
+    pub(crate) fn open(directory: &Path, plan: &FilePlan) -> FileResult<(Self, Vec<u128>)> {
         let mut foreign = Vec::new();
         for user in [String::new(), format!("-{}", geteuid().as_raw())] {
             let paths = [PARTIAL, JOURNAL].map(|what| hidden(directory, plan, &format!("{what}{user}")));
@@ -108,7 +108,7 @@ impl Target {
     #[allow(clippy::type_complexity, reason = "what is opened, or which file is in the way")]
     fn open_at(
         directory: &Path,
-        plan: &Plan,
+        plan: &FilePlan,
         paths: [PathBuf; 2],
     ) -> FileResult<Result<(Self, Vec<u128>), (PathBuf, String)>> {
         let [path, journal] = &paths;
@@ -207,7 +207,7 @@ impl Target {
     /// Writes a piece that has arrived, and notes its checksum if it is `wanted`. A piece whose checksum is not noted counts as
     /// missing.
     pub(crate) fn receive(&self, piece: u64, bytes: &[u8], wanted: u128) -> FileResult<()> {
-        let mut sum = Sum::new();
+        let mut sum = Checksum::new();
         self.put(piece, bytes, |block| sum.add(block))?;
         match sum.end() {
             got if got == wanted => self.note(piece, wanted),
@@ -334,7 +334,7 @@ impl Drop for Target {
 }
 
 /// Removes the permissions that the source does not have from a partial file that was there, before a byte is written to it.
-fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
+fn narrow(file: &File, about: &Metadata, plan: &FilePlan) -> FileResult<()> {
     let (has, may) = (about.mode() & 0o7777, plan.mode | 0o600);
     if has & !may == 0 {
         return Ok(());
@@ -367,11 +367,11 @@ fn remove(path: &Path) {
 
 /// The checksums of the pieces of a file. If some are `wanted`: 0 for each piece whose checksum is not the wanted one, or for which
 /// 0 is wanted. When told to `stop`, returns 0 for the rest.
-pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &AtomicBool) -> Vec<u128> {
+pub(crate) fn sums(file: &File, plan: &FilePlan, wanted: Option<&[u128]>, stop: &AtomicBool) -> Vec<u128> {
     let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
     let whole = file.metadata().map_or(0, |about| about.len());
-    let mut sum = |piece: u64, wanted: Option<u128>| {
-        let (start, len) = plan.range(piece);
+    let mut sum = |piece| {
+        let ((start, len), wanted) = (plan.range(piece), wanted.map(|wanted| of_piece(wanted, piece)));
         let bytes = bytes.get_mut(..len)?;
         if wanted == Some(0) || stop.load(Ordering::Relaxed) {
             return None;
@@ -383,16 +383,10 @@ pub(crate) fn sums(file: &File, plan: &Plan, wanted: Option<&[u128]>, stop: &Ato
         let sum = if hole { zeros.sum(len) } else { summed(start, bytes, read).ok()? };
         Some(sum).filter(|&sum| wanted.is_none_or(|wanted| wanted == sum))
     };
-    let of = |wanted: Option<&[u128]>, piece: u64| {
-        let at = |wanted: &[u128]| {
-            usize::try_from(piece).ok().and_then(|piece| wanted.get(piece)).copied().unwrap_or_default()
-        };
-        wanted.map(at)
-    };
-    (0..plan.pieces()).map(|piece| sum(piece, of(wanted, piece)).unwrap_or_default()).collect()
+    (0..plan.pieces()).map(|piece| sum(piece).unwrap_or_default()).collect()
 }
 
-fn hidden(directory: &Path, plan: &Plan, what: &str) -> PathBuf {
+fn hidden(directory: &Path, plan: &FilePlan, what: &str) -> PathBuf {
     let name = plan.name();
     let mut hidden = OsString::from(".");
     if 1 + name.len() + what.len().max(JOURNAL.len()) > MAX_NAME {

@@ -6,13 +6,13 @@ use super::{Source, Target};
 use crate::{
     checksum::{BLOCK, digest},
     error::Problem,
-    plan::{Pieces, Plan},
+    plan::{FilePlan, Pieces},
 };
 
 static GO: AtomicBool = AtomicBool::new(false);
 
-fn plan(name: &str, len: u64, piece: u64) -> Plan {
-    Plan::new(name.into(), len, piece).unwrap()
+fn plan(name: &str, len: u64, piece: u64) -> FilePlan {
+    FilePlan::new(name.into(), len, piece).unwrap()
 }
 
 /// Bytes that differ from piece to piece.
