@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 use unisono_engine::Contact;
 use unisono_transport::{Address, Limits, RemoteRegion};
@@ -106,79 +107,94 @@ impl Entry {
     }
 }
 
-/// An entry in which numbers stand for the values that several ranks may have in common: the name, the device, the processors, and
-/// [`shares`](Entry::shares), whose numbers count from 1; 0 if there is none.
-pub(super) struct CompactEntry {
+/// A record: an entry in which numbers stand for the values that several ranks may have in common: the name, the device, the
+/// processors, and [`shares`](Entry::shares), whose numbers count from 1; 0 if there is none. The address of [`len`](Self::len) bytes
+/// follows it.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, packed)]
+pub(super) struct RosterRecord {
     pub name: u32,
     pub shares: u32,
     pub device: u32,
     pub cores: u32,
-    pub host: HostId,
+    user: u32,
     pub megabits: u32,
     pub mtu: u32,
-    pub at: Option<SocketAddr>,
-    pub store: Option<IpAddr>,
-    pub mailbox: [u64; 3],
     pub mask: u32,
-    pub address: Vec<u8>,
+    boot: u64,
+    processes: u64,
+    network: u64,
+    users: u64,
+    pub mailbox: [u64; 3],
+    /// Each with its kind before it.
+    at: [u8; 17],
+    store: [u8; 17],
+    port: u16,
+    len: u16,
 }
 
-impl CompactEntry {
-    /// Encodes the record as bytes: its numbers in little-endian, its IP addresses with their kind, and the address behind its length.
-    pub(super) fn bytes(&self) -> Vec<u8> {
-        let HostId { boot, processes, network, user } = self.host;
-        let mut bytes = Vec::new();
-        let Self { name, shares, device, cores, megabits, mtu, mask, .. } = *self;
-        for number in [name, shares, device, cores, user.0, megabits, mtu, mask] {
-            bytes.extend(number.to_le_bytes());
-        }
-        for number in [boot, processes, network, user.1].into_iter().chain(self.mailbox) {
-            bytes.extend(number.to_le_bytes());
-        }
-        for ip in [self.at.map(|at| at.ip()), self.store] {
-            let (kind, octets) = match ip {
-                None => (0, [0; 16]),
-                Some(IpAddr::V4(ip)) => (4, ip.to_ipv6_mapped().octets()),
-                Some(IpAddr::V6(ip)) => (6, ip.octets()),
-            };
-            bytes.push(kind);
-            bytes.extend(octets);
-        }
-        let len = u16::try_from(self.address.len()).unwrap_or(u16::MAX);
-        bytes.extend([self.at.map_or(0, |at| at.port()), len].map(u16::to_le_bytes).as_flattened());
-        bytes.extend(&self.address);
-        bytes
+impl RosterRecord {
+    /// The bytes of an entry's record. `numbers` stand for its name, what it shares, its device and its processors.
+    pub(super) fn bytes(entry: &Entry, [name, shares, device, cores]: [u32; 4]) -> Vec<u8> {
+        let HostId { boot, processes, network, user: (user, users) } = entry.host.id;
+        let Nic { megabits, mtu, at, store, .. } = entry.nic;
+        let (mailbox, mask) = (entry.mailbox, entry.mask);
+        let len = u16::try_from(entry.address.len()).unwrap_or(u16::MAX);
+        let (port, at, store) = (at.map_or(0, |at| at.port()), octets(at.map(|at| at.ip())), octets(store));
+        let record = Self {
+            name,
+            shares,
+            device,
+            cores,
+            user,
+            megabits,
+            mtu,
+            mask,
+            boot,
+            processes,
+            network,
+            users,
+            mailbox,
+            at,
+            store,
+            port,
+            len,
+        };
+        [bytemuck::bytes_of(&record), &entry.address].concat()
     }
 
-    /// Decodes such bytes; `None` if they are not those of a record. There may be more bytes behind the address.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes;
-        let [name, shares, device, cores, uid, megabits, mtu, mask] =
-            words(&mut rest)?.map(u32::from_le_bytes);
-        let [boot, processes, network, space, mailbox @ ..] =
-            words::<7, 8>(&mut rest)?.map(u64::from_le_bytes);
-        let [at, store] = [ip(&mut rest)?, ip(&mut rest)?];
-        let [port, len] = words(&mut rest)?.map(u16::from_le_bytes);
-        let address = rest.get(..usize::from(len))?.to_vec();
-        let at = at.map(|ip| SocketAddr::new(ip, port));
-        let host = HostId { boot, processes, network, user: (uid, space) };
-        Some(Self { name, shares, device, cores, host, megabits, mtu, at, store, mailbox, mask, address })
+    /// The record and the address in such bytes; `None` if they are too few. There may be more bytes behind the address.
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let (record, rest) = bytes.split_first_chunk::<{ size_of::<Self>() }>()?;
+        let record: Self = bytemuck::pod_read_unaligned(record);
+        Some((record, rest.get(..usize::from(record.len))?.to_vec()))
+    }
+
+    pub(super) fn host(&self) -> HostId {
+        let Self { boot, processes, network, user, users, .. } = *self;
+        HostId { boot, processes, network, user: (user, users) }
+    }
+
+    /// The NIC of this device; `None` if the kind of an address is unknown.
+    pub(super) fn nic(&self, device: String) -> Option<Nic> {
+        let (port, store) = (self.port, address(self.store)?);
+        let at = address(self.at)?.map(|ip| SocketAddr::new(ip, port));
+        Some(Nic { device, megabits: self.megabits, mtu: self.mtu, at, store })
     }
 }
 
-/// Takes `N` numbers of `BYTES` bytes each from the beginning.
-fn words<const N: usize, const BYTES: usize>(rest: &mut &[u8]) -> Option<[[u8; BYTES]; N]> {
-    let mut words = [[0; BYTES]; N];
-    for word in &mut words {
-        (*word, *rest) = rest.split_first_chunk().map(|(word, rest)| (*word, rest))?;
-    }
-    Some(words)
+/// An IP address behind its kind.
+fn octets(ip: Option<IpAddr>) -> [u8; 17] {
+    let (kind, octets) = match ip {
+        None => (0, [0; 16]),
+        Some(IpAddr::V4(ip)) => (4, ip.to_ipv6_mapped().octets()),
+        Some(IpAddr::V6(ip)) => (6, ip.octets()),
+    };
+    std::array::from_fn(|at| at.checked_sub(1).map_or(kind, |at| octets[at]))
 }
 
-/// Takes an IP address, if there is one; the outer `None` if its kind is unknown.
-fn ip(rest: &mut &[u8]) -> Option<Option<IpAddr>> {
-    let [[kind]] = words(rest)?;
-    let [octets] = words::<1, 16>(rest)?;
+/// The IP address in these bytes, if there is one; the outer `None` if its kind is unknown.
+fn address([kind, octets @ ..]: [u8; 17]) -> Option<Option<IpAddr>> {
     let octets = Ipv6Addr::from(octets);
     match kind {
         0 => Some(None),

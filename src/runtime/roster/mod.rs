@@ -15,7 +15,7 @@ use unisono_transport::RemoteRegion;
 pub(crate) use self::entry::{Cores, Entry, Nic};
 use unisono_engine::{Contact, Contacts};
 
-use self::{columns::Columns, entry::CompactEntry};
+use self::{columns::Columns, entry::RosterRecord};
 use super::{
     host::{Host, HostId},
     peer::PeerInfo,
@@ -32,7 +32,7 @@ pub(crate) struct Roster {
     /// The number of hosts, and for each rank the number of its host (4 bytes).
     hosts: usize,
     host_of: Columns,
-    /// The [records](CompactEntry) of the ranks.
+    /// The [records](RosterRecord) of the ranks.
     records: Columns,
     /// The values that records refer to by number.
     names: Vec<String>,
@@ -45,39 +45,30 @@ pub(crate) struct Roster {
 impl Roster {
     /// Makes a roster of the entries of all ranks, in the order of ranks.
     pub(crate) fn of(entries: &[Entry]) -> Self {
-        let [mut names, mut devices] = [Numbered::default(), Numbered::default()];
-        let (mut hosts, mut cores, mut scopes) =
-            (Numbered::default(), Numbered::default(), Numbered::default());
+        let [mut names, mut devices] = [HashMap::new(), HashMap::new()];
+        let (mut hosts, mut cores, mut scopes) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (mut host_of, mut records) = (Vec::new(), Vec::new());
         for entry in entries {
-            let Entry { host, nic, .. } = entry;
-            host_of.push(hosts.number((clean(&host.name, MAX_NAME), host.id, entry.shares)));
-            let record = CompactEntry {
-                name: names.number(clean(&host.name, MAX_NAME)),
-                shares: entry.shares.map_or(0, |scope| 1 + scopes.number(scope)),
-                device: devices.number(clean(&nic.device, MAX_NAME)),
-                cores: cores.number(entry.cores.clone()),
-                host: host.id,
-                megabits: nic.megabits,
-                mtu: nic.mtu,
-                at: nic.at,
-                store: nic.store,
-                mailbox: entry.mailbox,
-                mask: entry.mask,
-                address: entry.address.clone(),
-            };
-            records.push(record.bytes());
+            let name = clean(&entry.host.name, MAX_NAME);
+            host_of.push(number(&mut hosts, (name.clone(), entry.host.id, entry.shares)));
+            let numbers = [
+                number(&mut names, name),
+                entry.shares.map_or(0, |scope| 1 + number(&mut scopes, scope)),
+                number(&mut devices, clean(&entry.nic.device, MAX_NAME)),
+                number(&mut cores, entry.cores.clone()),
+            ];
+            records.push(RosterRecord::bytes(entry, numbers));
         }
         let numbers: Vec<_> = host_of.iter().map(|host| host.to_le_bytes().to_vec()).collect();
         Self {
             ranks: entries.len(),
-            hosts: hosts.all.len(),
+            hosts: hosts.len(),
             host_of: Columns::of(&numbers, &(0..).take(entries.len()).collect::<Vec<_>>()),
             records: Columns::of(&records, &host_of),
-            names: names.in_order(),
-            devices: devices.in_order(),
-            cores: cores.in_order(),
-            scopes: scopes.in_order(),
+            names: in_order(names),
+            devices: in_order(devices),
+            cores: in_order(cores),
+            scopes: in_order(scopes),
         }
     }
 
@@ -110,16 +101,9 @@ impl Roster {
         if !self.host_of.are_whole(ranks, ranks) || !self.records.are_whole(ranks, self.hosts) {
             return Err("a column has another length".to_owned());
         }
-        let whole = |rank: &Rank| {
-            let Some(record) = self.record(*rank) else { return false };
-            let refers = |number: u32, most: usize| (number as usize) < most;
-            refers(record.name, self.names.len())
-                && record.shares as usize <= self.scopes.len()
-                && refers(record.device, self.devices.len())
-                && refers(record.cores, self.cores.len())
-                && self.host_number(*rank).is_some_and(|host| host < self.hosts)
-        };
-        match (0..ranks).find(|rank| !whole(rank)) {
+        let whole =
+            |rank| self.entry(rank).is_some() && self.host_number(rank).is_some_and(|host| host < self.hosts);
+        match (0..ranks).find(|&rank| !whole(rank)) {
             Some(rank) => Err(format!("the record of rank {rank} is broken")),
             None => Ok(self),
         }
@@ -131,48 +115,39 @@ impl Roster {
         usize::try_from(number).ok()
     }
 
-    fn record(&self, rank: Rank) -> Option<CompactEntry> {
+    /// The record of a rank, and its address.
+    fn record(&self, rank: Rank) -> Option<(RosterRecord, Vec<u8>)> {
         if rank >= self.ranks {
             return None;
         }
-        CompactEntry::parse(&self.records.record(rank, self.host_number(rank)?))
+        RosterRecord::parse(&self.records.record(rank, self.host_number(rank)?))
     }
 
     /// The entry that a rank has published about itself.
     pub(crate) fn entry(&self, rank: Rank) -> Option<Entry> {
-        let CompactEntry {
-            name,
-            shares,
-            device,
-            cores,
-            host,
-            megabits,
-            mtu,
-            at,
-            store,
-            mailbox,
-            mask,
-            address,
-        } = self.record(rank)?;
-        let name = self.names.get(name as usize)?.clone();
-        let device = self.devices.get(device as usize)?.clone();
-        let cores = self.cores.get(cores as usize)?.clone();
-        let shares = shares.checked_sub(1).and_then(|scope| self.scopes.get(scope as usize)).copied();
-        let (host, nic) = (Host { name, id: host, unread: None }, Nic { device, megabits, mtu, at, store });
-        Some(Entry { host, shares, cores, nic, address, mailbox, mask })
+        let (record, address) = self.record(rank)?;
+        let name = self.names.get(record.name as usize)?.clone();
+        let cores = self.cores.get(record.cores as usize)?.clone();
+        let shares = match record.shares {
+            0 => None,
+            scope => Some(*self.scopes.get(scope as usize - 1)?),
+        };
+        let nic = record.nic(self.devices.get(record.device as usize)?.clone())?;
+        let host = Host { name, id: record.host(), unread: None };
+        Some(Entry { host, shares, cores, nic, address, mailbox: record.mailbox, mask: record.mask })
     }
 
     /// The hosts of all ranks.
     pub(crate) fn hosts(&self) -> Vec<HostId> {
-        (0..self.ranks).filter_map(|rank| self.record(rank)).map(|record| record.host).collect()
+        (0..self.ranks).filter_map(|rank| self.record(rank)).map(|(record, _)| record.host()).collect()
     }
 
     /// Where a rank runs.
     pub(crate) fn peer(&self, rank: Rank) -> Option<PeerInfo<'_>> {
-        let record = self.record(rank)?;
+        let (record, _) = self.record(rank)?;
         let cores = self.cores.get(record.cores as usize)?;
-        let CompactEntry { host, shares, device, megabits, .. } = record;
-        Some(PeerInfo { host, shares: shares.checked_sub(1), cores, device, megabits })
+        let RosterRecord { shares, device, megabits, .. } = record;
+        Some(PeerInfo { host: record.host(), shares: shares.checked_sub(1), cores, device, megabits })
     }
 }
 
@@ -186,32 +161,21 @@ impl Contacts for Roster {
     }
 
     fn mailbox(&self, rank: Rank) -> Option<RemoteRegion> {
-        self.record(rank).map(|record| RemoteRegion::from_words(record.mailbox))
+        self.record(rank).map(|(record, _)| RemoteRegion::from_words(record.mailbox))
     }
 }
 
-/// Different values, numbered in the order in which they come.
-struct Numbered<T> {
-    all: HashMap<T, u32>,
+/// The number of a value among different ones, which count in the order in which they come.
+fn number<T: Hash + Eq>(all: &mut HashMap<T, u32>, value: T) -> u32 {
+    let next = u32::try_from(all.len()).unwrap_or(u32::MAX);
+    *all.entry(value).or_insert(next)
 }
 
-impl<T> Default for Numbered<T> {
-    fn default() -> Self {
-        Self { all: HashMap::new() }
-    }
-}
-
-impl<T: Hash + Eq> Numbered<T> {
-    fn number(&mut self, value: T) -> u32 {
-        let next = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-        *self.all.entry(value).or_insert(next)
-    }
-
-    fn in_order(self) -> Vec<T> {
-        let mut all: Vec<_> = self.all.into_iter().collect();
-        all.sort_by_key(|(_, number)| *number);
-        all.into_iter().map(|(value, _)| value).collect()
-    }
+/// The values by their numbers.
+fn in_order<T>(all: HashMap<T, u32>) -> Vec<T> {
+    let mut all: Vec<_> = all.into_iter().collect();
+    all.sort_by_key(|(_, number)| *number);
+    all.into_iter().map(|(value, _)| value).collect()
 }
 
 /// Reads a roster that any program may have sent; the first byte gives its number of ranks.
