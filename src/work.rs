@@ -12,25 +12,10 @@ use std::{
 use unisono_engine::{CompletionResult, Done, Memory, Outcome};
 use unisono_schedule::Rank;
 
-use crate::error::{Error, Failure, Result};
-
-/// What drives operations: the runtime.
-pub(crate) trait Driver: Send + Sync {
-    /// Waits for the end of an operation, at most until `until`. False if it has not ended.
-    fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool;
-
-    /// Waits for the end of an operation, and asks every `every` whether to go on. False if it has not ended.
-    fn wait_while(&self, outcome: &Outcome, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool;
-
-    /// The failure that has ended the world, if there is one.
-    fn failed(&self) -> Option<Failure>;
-
-    /// Notes that a call returns this error to the program.
-    fn returned(&self, error: Error) -> Error;
-
-    /// An error in a forked child of the process that joined.
-    fn check_process(&self) -> Result<()>;
-}
+use crate::{
+    error::{Error, Failure, Result},
+    runtime::Runtime,
+};
 
 /// Makes the result of a call, or the error that only this call returns, on the thread that waits.
 pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
@@ -51,9 +36,9 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 #[must_use = "`wait` returns the memory that the call was given"]
 pub struct Work<T> {
     outcome: Arc<Outcome>,
-    /// A weak reference: the last handle of the world drops the driver, which ends all operations, so a forgotten `Work` keeps nothing
+    /// A weak reference: the last handle of the world drops the runtime, which ends all operations, so a forgotten `Work` keeps nothing
     /// alive.
-    driver: Weak<dyn Driver>,
+    runtime: Weak<Runtime>,
     /// Makes the result from what the operation returns.
     open: fn(Done) -> Option<Result<T>>,
 }
@@ -65,35 +50,30 @@ impl<T> fmt::Debug for Work<T> {
 }
 
 impl<T: Send + 'static> Work<T> {
-    pub(crate) fn new(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
-        Self::with(outcome, driver, |done| memory(done.memory).map(Ok))
+    pub(crate) fn new(outcome: Arc<Outcome>, runtime: &Arc<Runtime>) -> Self {
+        Self::with(outcome, runtime, |done| memory(done.memory).map(Ok))
     }
 
     /// For a collective that also keeps a `K` until it has ended.
-    pub(crate) fn begun<K: 'static>(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
-        Self::with(outcome, driver, |done| memory::<(T, K)>(done.memory).map(|(result, _)| Ok(result)))
+    pub(crate) fn begun<K: 'static>(outcome: Arc<Outcome>, runtime: &Arc<Runtime>) -> Self {
+        Self::with(outcome, runtime, |done| memory::<(T, K)>(done.memory).map(|(result, _)| Ok(result)))
     }
 
     /// For an operation whose memory is an [`Opening`].
-    pub(crate) fn opened(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
-        Self::with(outcome, driver, |done| memory::<Opening<T>>(done.memory).map(|open| open()))
+    pub(crate) fn opened(outcome: Arc<Outcome>, runtime: &Arc<Runtime>) -> Self {
+        Self::with(outcome, runtime, |done| memory::<Opening<T>>(done.memory).map(|open| open()))
     }
 
     /// For a call that has ended already.
-    pub(crate) fn done(result: T, driver: &Arc<dyn Driver>) -> Self {
-        Self::new(Outcome::ended_with(Some(Box::new(result))), driver)
+    pub(crate) fn done(result: T, runtime: &Arc<Runtime>) -> Self {
+        Self::new(Outcome::ended_with(Some(Box::new(result))), runtime)
     }
 }
 
 impl<B: Send + 'static> Work<(B, Rank)> {
-    /// For a receive: returns its memory and the sender.
-    pub(crate) fn received(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
-        Self::with(outcome, driver, |done| Some(Ok((memory(done.memory)?, done.received.first()?.from))))
-    }
-
     /// For a receive or a send; the memory of a send includes the receiver's rank.
-    pub(crate) fn either(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
-        Self::with(outcome, driver, |done| {
+    pub(crate) fn either(outcome: Arc<Outcome>, runtime: &Arc<Runtime>) -> Self {
+        Self::with(outcome, runtime, |done| {
             let (data, to): (B, Option<Rank>) = memory(done.memory)?;
             Some(Ok((data, to.or_else(|| Some(done.received.first()?.from))?)))
         })
@@ -107,8 +87,8 @@ fn memory<T: 'static>(memory: Memory) -> Option<T> {
 
 impl<T> Work<T> {
     /// For an operation whose result `open` makes.
-    fn with(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>, open: fn(Done) -> Option<Result<T>>) -> Self {
-        Self { outcome, driver: Arc::downgrade(driver), open }
+    fn with(outcome: Arc<Outcome>, runtime: &Arc<Runtime>, open: fn(Done) -> Option<Result<T>>) -> Self {
+        Self { outcome, runtime: Arc::downgrade(runtime), open }
     }
 
     /// True if the operation has ended, successfully or not. Never blocks.
@@ -122,8 +102,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As the blocking call; the memory is dropped then.
     pub fn wait(self) -> Result<T> {
-        self.check_process()?;
-        self.wait_until(None);
+        self.wait_until(None)?;
         self.take()
     }
 
@@ -132,12 +111,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn wait_timeout(self, timeout: Duration) -> Result<std::result::Result<T, Self>> {
-        self.check_process()?;
-        let until = Instant::now().checked_add(timeout);
-        if !self.wait_until(until) {
-            return Ok(Err(self));
-        }
-        self.take().map(Ok)
+        if self.wait_done_timeout(timeout)? { self.take().map(Ok) } else { Ok(Err(self)) }
     }
 
     /// Waits until the operation has ended, successfully or not. [`wait`](Self::wait) then returns the result at once.
@@ -145,9 +119,7 @@ impl<T> Work<T> {
     /// # Errors
     /// [`Error::Forked`] in a forked child.
     pub fn wait_done(&self) -> Result<()> {
-        self.check_process()?;
-        self.wait_until(None);
-        Ok(())
+        self.wait_until(None).map(drop)
     }
 
     /// The same, at most for `timeout`. Returns whether the operation has ended.
@@ -155,8 +127,7 @@ impl<T> Work<T> {
     /// # Errors
     /// As [`wait_done`](Self::wait_done).
     pub fn wait_done_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.check_process()?;
-        Ok(self.wait_until(Instant::now().checked_add(timeout)))
+        self.wait_until(Instant::now().checked_add(timeout))
     }
 
     /// As [`wait_done`](Self::wait_done), but asks `go_on` every `every` whether to wait on: for callers that must look at other things
@@ -167,8 +138,8 @@ impl<T> Work<T> {
     /// As [`wait_done`](Self::wait_done).
     pub fn wait_done_while(&self, every: Duration, mut go_on: impl FnMut() -> bool) -> Result<bool> {
         self.check_process()?;
-        let driver = self.driver.upgrade();
-        Ok(driver.is_none_or(|driver| driver.wait_while(&self.outcome, every, &mut go_on)))
+        let runtime = self.runtime.upgrade();
+        Ok(runtime.is_none_or(|runtime| runtime.wait_while(&self.outcome, every, &mut go_on)))
     }
 
     /// Ready when the operation has ended, successfully or not. As with any future, only the waker of the latest poll is woken.
@@ -193,24 +164,25 @@ impl<T> Work<T> {
 
     fn returned(&self, failure: Failure) -> Error {
         let error = Error::Failed(failure);
-        match self.driver.upgrade() {
-            Some(driver) => driver.returned(error),
+        match self.runtime.upgrade() {
+            Some(runtime) => runtime.returned(error),
             None => error,
         }
     }
 
     /// Waits at most until `until`. False if the operation has not ended.
-    fn wait_until(&self, until: Option<Instant>) -> bool {
-        self.driver.upgrade().is_none_or(|driver| driver.wait(&self.outcome, until))
+    fn wait_until(&self, until: Option<Instant>) -> Result<bool> {
+        self.check_process()?;
+        Ok(self.runtime.upgrade().is_none_or(|runtime| runtime.wait_until(&self.outcome, until)))
     }
 
     fn check_process(&self) -> Result<()> {
-        self.driver.upgrade().map_or(Ok(()), |driver| driver.check_process())
+        self.runtime.upgrade().map_or(Ok(()), |runtime| runtime.check_process())
     }
 
     /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure> {
-        self.driver.upgrade().map_or_else(|| Some(Failure::Closed), |driver| driver.failed())
+        self.runtime.upgrade().map_or_else(|| Some(Failure::Closed), |runtime| runtime.failed())
     }
 
     /// The error if there is no result: it was returned before, the world has ended, or the operation has not.

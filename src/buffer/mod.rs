@@ -4,7 +4,7 @@ mod elements;
 mod foreign;
 mod registered;
 #[cfg(test)]
-pub(crate) mod test_memory;
+pub(crate) mod tests;
 
 pub use unisono_transport::Memory;
 

@@ -1,7 +1,15 @@
 //! The erased entry: collectives and messages whose element type is a value and whose operands are memory that was allocated outside
 //! of this library. Bindings to other languages call it; it runs the same checks and the same code as the typed methods.
 
-use std::{borrow::Cow, cell::Cell, fmt, time::Duration};
+use std::{
+    borrow::Cow,
+    cell::Cell,
+    fmt,
+    panic::resume_unwind,
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
 
 use unisono_engine::{
     Planned, What,
@@ -13,18 +21,19 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use crate::{
     buffer::Foreign,
     dtype::{Alias, Dtype},
-    error::{Error, Result},
+    error::Result,
     group::{
         ProcessGroup,
         collective::{
             check::{Checked, CollectiveCall, check_root, sides},
-            lengths::{longest, sum},
+            lengths::{check_lengths, longest},
         },
-        elsewhere::elsewhere_while,
         handle::Handle,
-        message::{Receiver, Sender, Source},
-        p2p::sender,
-        plan::spec::{CallOptions, CallSpec},
+        message::{Receiver, Sender, Source, sender},
+        plan::{
+            argument,
+            spec::{CallOptions, CallSpec},
+        },
         typed::coalesced::list,
     },
     reduce::ReduceOp,
@@ -158,8 +167,8 @@ impl Erased<'_> {
     ///   from each.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, the operation does not fit the type, memory is not aligned for the type, or the
-    /// lengths do not fit each other; [`Error::Failed`] if the ranks disagree (other call, lengths, type or operation), the timeout
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such root, the operation does not fit the type, memory is not aligned for the type, or the
+    /// lengths do not fit each other; [`Error::Failed`](crate::Error::Failed) if the ranks disagree (other call, lengths, type or operation), the timeout
     /// passes, or the group has failed.
     pub fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
         self.0.collective(request, input, output)
@@ -201,7 +210,7 @@ impl Erased<'_> {
     /// rank. The other rank may use [`send`](ProcessGroup::send) or [`recv`](ProcessGroup::recv) as well.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such rank, or if the memory is not one piece or not aligned for the type; otherwise as
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such rank, or if the memory is not one piece or not aligned for the type; otherwise as
     /// [`send`](ProcessGroup::send) and [`recv`](ProcessGroup::recv).
     pub fn message(&self, request: &MessageRequest, data: &Foreign) -> Result<Rank> {
         let (what, options) = self.0.erased_message(request, data)?;
@@ -226,7 +235,7 @@ impl Erased<'_> {
     /// messages is received, it is copied first: it arrives as it was when the call began.
     ///
     /// # Errors
-    /// As [`message`](Self::message), here or from the waits; [`Error::Argument`] also if two are received into the same memory.
+    /// As [`message`](Self::message), here or from the waits; [`Error::Argument`](crate::Error::Argument) also if two are received into the same memory.
     pub fn begin_messages(
         &self,
         batch: impl IntoIterator<Item = (MessageRequest, Foreign)>,
@@ -239,14 +248,12 @@ impl Erased<'_> {
         let received = batch.iter().filter(|(request, _)| request.receiver().is_none());
         let received = Operand::joined(received.map(|(_, data)| data.operand()));
         if received.overlaps_itself() {
-            let problem = "two messages are received into the same memory".to_owned();
-            return Err(Error::Argument { call: "recv", problem });
+            return Err(argument("recv", "two messages are received into the same memory"));
         }
         for (request, data) in &mut batch {
             if request.receiver().is_some() && data.operand().touches(&received) {
                 let copied = std::mem::take(data).copied();
-                *data =
-                    copied.map_err(|error| Error::Argument { call: "send", problem: error.to_string() })?;
+                *data = copied.map_err(|error| argument("send", error.to_string()))?;
             }
         }
         let ready = batch.into_iter().map(|(request, data)| {
@@ -262,16 +269,37 @@ impl Erased<'_> {
     /// leaves the world. Meanwhile this thread counts as one that waits, so that deadlocks are found.
     ///
     /// # Errors
-    /// [`Error::Argument`] if no thread can be started.
+    /// [`Error::Argument`](crate::Error::Argument) if no thread can be started.
     pub fn elsewhere_while<T: Send + 'static>(
         &self,
         call: &'static str,
         calls: impl FnOnce(&ProcessGroup) -> T + Send + 'static,
         every: Duration,
-        go_on: impl FnMut() -> bool,
+        mut go_on: impl FnMut() -> bool,
     ) -> Result<Option<T>> {
         let group = ProcessGroup::of(self.0.clone());
-        elsewhere_while(group, (call, calls), (every, go_on))
+        let (sender, receiver) = channel();
+        let run = move || {
+            let ended = calls(&group);
+            // The handle is dropped before the caller continues: the caller may leave, which needs the last handle.
+            drop(group);
+            // The send fails if the caller has stopped waiting.
+            let _unheard = sender.send(ended);
+        };
+        let thread = thread::Builder::new().name("unisono-call".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| argument(call, format!("no thread can be started: {error}")))?;
+        let _waiting = self.0.shared.runtime.callers.wait();
+        loop {
+            match receiver.recv_timeout(every) {
+                Ok(ended) => return Ok(Some(ended)),
+                Err(RecvTimeoutError::Timeout) if go_on() => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                // The thread sent nothing, so it has panicked.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return thread.join().map(|()| None).or_else(|panic| resume_unwind(panic));
+                }
+            }
+        }
     }
 }
 
@@ -280,12 +308,7 @@ impl Handle {
     pub(super) fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
         let ready = Ready::new(self, request, (input, output))?;
         let spec = ready.spec();
-        let borrowed = Borrowed::foreign(
-            ready.input.map(Foreign::operand),
-            ready.output.map(Foreign::operand),
-            ready.at,
-        );
-        let borrowed = ready.arranged(borrowed);
+        let borrowed = ready.borrowed(Borrowed::foreign);
         self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
     }
 
@@ -308,11 +331,7 @@ impl Handle {
         output: &Foreign,
     ) -> Result<((Planned, Aside), CallOptions)> {
         let ready = Ready::new(self, request, (input, output))?;
-        let borrowed = ready.arranged(Borrowed::kept_foreign(
-            ready.input.map(Foreign::operand),
-            ready.output.map(Foreign::operand),
-            ready.at,
-        ));
+        let borrowed = ready.borrowed(Borrowed::kept_foreign);
         let (spec, options) = (ready.spec(), ready.options);
         Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }
@@ -323,13 +342,12 @@ impl Handle {
             Direction::Send(_) => "send",
             Direction::Recv(_) => "recv",
         };
-        let argument = |problem: String| Error::Argument { call, problem };
         let memory = data.operand();
         if memory.pieces.is_some() {
-            return Err(argument("the memory of a message is one piece; this has several".to_owned()));
+            return Err(argument(call, "the memory of a message is one piece; this has several"));
         }
         if let Some(misfit) = memory.misfit(dtype) {
-            return Err(argument(format!("the message has {misfit}")));
+            return Err(argument(call, format!("the message has {misfit}")));
         }
         let options = self.options_for(call, timeout)?;
         let what = match direction {
@@ -376,39 +394,33 @@ impl<'a> Ready<'a> {
         (input, output): (&'a Foreign, &'a Foreign),
     ) -> Result<Self> {
         let Request { collective, dtype, alias, op, root, lengths, coalesced, timeout } = *request;
-        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
-        let options = group.options_for(collective.name(), timeout)?;
-        check_root(group, collective, root)?;
+        let call = collective.name();
+        let options = group.options_for(call, timeout)?;
+        check_root(group, call, collective, root)?;
         let (rank, at_root) = (group.rank(), group.rank() == root);
         let (reads, writes) = sides(collective, at_root);
         let input = if collective == Collective::Broadcast { output } else { input };
         for (used, foreign, side) in [(reads, input, "input"), (writes, output, "output")] {
             if let Some(misfit) = foreign.operand().misfit(dtype).filter(|_| used) {
-                return Err(argument(format!("the {side} has {misfit}")));
+                return Err(argument(call, format!("the {side} has {misfit}")));
             }
         }
         if writes && output.operand().overlaps_itself() {
-            return Err(argument("pieces of the output overlap each other".to_owned()));
+            return Err(argument(call, "pieces of the output overlap each other"));
         }
         let count = |foreign: &Foreign| foreign.bytes() / dtype.size();
         let (inputs, outputs) = (count(input), count(output));
-        let (mut spec, uneven) = match lengths {
-            None => (
-                Checked::apart(group, CollectiveCall { collective, op, root }, (inputs, outputs))?.spec,
-                None,
-            ),
-            Some(lengths) => {
-                let known = Known::new(group, request, lengths, (inputs, outputs))?;
-                (known.spec(request), Some(known))
-            }
+        let known = |lengths| Known::new(group, request, lengths, (inputs, outputs));
+        let uneven = lengths.map(known).transpose()?;
+        let spec = match &uneven {
+            None => Checked::apart(group, CollectiveCall::new(collective, op, root), (inputs, outputs))?.spec,
+            Some(known) => known.spec(request),
         };
-        (spec.coalesced, spec.alias) = (coalesced, alias);
+        let spec = CallSpec { coalesced, alias, ..spec };
         // The number of elements before this rank's block.
         let before = |lengths: &[usize]| lengths.iter().take(rank).sum::<usize>();
-        let (gathers, scatters) = (
-            matches!(collective, Collective::AllGather | Collective::Gather),
-            matches!(collective, Collective::ReduceScatter | Collective::Scatter),
-        );
+        let (cut, joined) = in_blocks(collective);
+        let (scatters, gathers) = (cut && !joined, joined && !cut);
         let offset = match &uneven {
             None => rank * spec.count,
             Some(known) => before(if gathers { &known.output } else { &known.input }),
@@ -434,8 +446,14 @@ impl<'a> Ready<'a> {
         CallSpec { uneven: uneven.map(|it| Uneven { input: &it.input, output: &it.output }), ..self.spec }
     }
 
-    /// In place, the uneven blocks that a rank gets can replace those that it gives only if their lengths are the same.
-    fn arranged<'b>(&self, mut borrowed: Borrowed<'b>) -> Borrowed<'b> {
+    /// The operands, borrowed by `borrow`. In place, the uneven blocks that a rank gets can replace those that it gives only if their
+    /// lengths are the same.
+    fn borrowed<'b>(
+        &self,
+        borrow: impl FnOnce(Option<&'a Operand>, Option<&'a Operand>, (usize, usize)) -> Borrowed<'b>,
+    ) -> Borrowed<'b> {
+        let mut borrowed =
+            borrow(self.input.map(Foreign::operand), self.output.map(Foreign::operand), self.at);
         let moved = self.collective == Collective::AllToAll
             && self.uneven.as_ref().is_some_and(|known| known.input != known.output);
         if moved && borrowed.overlap == Overlap::InPlace {
@@ -457,23 +475,17 @@ impl<'a> Ready<'a> {
         };
         let pieces: Vec<_> = one.into_iter().flat_map(|it| it.operand().stretches()).collect();
         let lengths: Vec<_> = pieces.iter().map(|piece| piece.len / dtype.size()).collect();
-        let hash = list(lengths.iter().map(|len| (dtype, std::slice::from_ref(len))));
-        self.spec.contents = hash;
+        self.spec.contents = list(lengths.iter().map(|len| (dtype, std::slice::from_ref(len))));
         self
     }
 
     /// An error unless each block lies in one piece.
     fn in_whole_blocks(&self, dtype: Dtype, ranks: usize) -> Result<()> {
-        let (has_input, has_output) = match self.collective {
-            Collective::ReduceScatter | Collective::Scatter => (true, false),
-            Collective::AllGather | Collective::Gather => (false, true),
-            Collective::AllToAll => (true, true),
-            _ => (false, false),
-        };
+        let (cut, joined) = in_blocks(self.collective);
         let known = self.uneven.as_ref();
         let sides = [
-            ("input", has_input, self.input, known.map(|it| &it.input)),
-            ("output", has_output, self.output, known.map(|it| &it.output)),
+            ("input", cut, self.input, known.map(|it| &it.input)),
+            ("output", joined, self.output, known.map(|it| &it.output)),
         ];
         for (side, has_blocks, foreign, lengths) in sides {
             let Some(operand) = foreign.map(Foreign::operand).filter(|it| it.pieces.is_some()) else {
@@ -484,15 +496,22 @@ impl<'a> Ready<'a> {
                 Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
             };
             let lengths = (0..ranks).map(|rank| length(rank) * dtype.size());
-            let together = has_blocks && blocks_are_whole(operand, lengths);
-            if !together {
-                let problem = format!(
-                    "a block of the {side} lies in several pieces; that is possible in a coalesced call only"
-                );
-                return Err(Error::Argument { call: self.collective.name(), problem });
+            if !(has_blocks && blocks_are_whole(operand, lengths)) {
+                let problem = "lies in several pieces; that is possible in a coalesced call only";
+                return Err(argument(self.collective.name(), format!("a block of the {side} {problem}")));
             }
         }
         Ok(())
+    }
+}
+
+/// True for the input, and for the output, if it is cut into a block for each rank.
+fn in_blocks(collective: Collective) -> (bool, bool) {
+    match collective {
+        Collective::ReduceScatter | Collective::Scatter => (true, false),
+        Collective::AllGather | Collective::Gather => (false, true),
+        Collective::AllToAll => (true, true),
+        _ => (false, false),
     }
 }
 
@@ -513,32 +532,17 @@ impl<'a> Known<'a> {
         lengths: Uneven<'a>,
         (inputs, outputs): (usize, usize),
     ) -> Result<Self> {
-        let collective = request.collective;
-        let argument = |problem: String| Err(Error::Argument { call: collective.name(), problem });
+        let (collective, call) = (request.collective, request.collective.name());
         let (rank, ranks, at_root) = (group.rank(), group.size(), group.rank() == request.root);
         let whole = |side: &str, lengths: &[usize], len: usize| {
-            if lengths.len() != ranks {
-                return argument(format!(
-                    "{} lengths of the {side}'s blocks were given; there are {ranks} ranks",
-                    lengths.len()
-                ));
-            }
-            match sum(lengths) {
-                Some(sum) if sum == len => Ok(()),
-                Some(sum) => argument(format!(
-                    "the lengths of the {side}'s blocks add up to {sum}, and it has {len} elements"
-                )),
-                None => argument(format!(
-                    "the lengths of the {side}'s blocks add up to more than can be addressed"
-                )),
-            }
+            check_lengths(group, call, (&format_args!(" of the {side}'s blocks"), "it has"), lengths, len)
         };
         let own = |side: &str, lengths: &[usize], len: usize| {
             let wanted = lengths.get(rank).copied().unwrap_or_default();
             if wanted == len {
                 return Ok(());
             }
-            argument(format!("the {side} has {len} elements; this rank's block has {wanted}"))
+            Err(argument(call, format!("the {side} has {len} elements; this rank's block has {wanted}")))
         };
         let only_own = |len| (0..ranks).map(|other| if other == rank { len } else { 0 }).collect();
         let (none, Uneven { input, output }) = (Cow::Borrowed(&[][..]), lengths);
@@ -561,14 +565,11 @@ impl<'a> Known<'a> {
                 if input.get(rank) != output.get(rank) {
                     let problem =
                         "this rank's block for itself has another length in the input than in the output";
-                    argument(problem.to_owned())?;
+                    return Err(argument(call, problem));
                 }
                 Self { input: input.into(), output: output.into() }
             }
-            _ => {
-                argument("it has no blocks whose lengths could differ".to_owned())?;
-                Self { input: none.clone(), output: none }
-            }
+            _ => return Err(argument(call, "it has no blocks whose lengths could differ")),
         })
     }
 

@@ -6,12 +6,15 @@ use std::{sync::Arc, time::Duration};
 use unisono_schedule::Rank;
 
 use super::{
-    plan::spec::{CallOptions, PlanOptions},
+    plan::{
+        argument,
+        spec::{CallOptions, PlanOptions},
+    },
     shared::{GroupState, Membership},
 };
 use crate::{
     config::{Config, YEAR},
-    error::{Error, Result},
+    error::Result,
 };
 
 #[derive(Clone)]
@@ -77,6 +80,5 @@ pub(super) fn check_timeout(call: &'static str, timeout: Duration) -> Result<()>
     if !timeout.is_zero() && timeout <= YEAR {
         return Ok(());
     }
-    let problem = format!("the timeout is {timeout:?}; it must be longer than 0 and at most a year");
-    Err(Error::Argument { call, problem })
+    Err(argument(call, format!("the timeout is {timeout:?}; it must be longer than 0 and at most a year")))
 }

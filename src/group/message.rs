@@ -1,6 +1,13 @@
 //! Messages as a caller gives them: the data, and the rank and the tag that it is sent to or received from.
 
+use unisono_engine::{Inbound, Place, Receipts, What, call::Form, memory::Fresh};
 use unisono_schedule::Rank;
+
+use crate::{
+    dtype::{Alias, Dtype, Element},
+    error::Result,
+    tensor::Tensor,
+};
 
 /// The sender of a message to be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,4 +97,27 @@ impl<B> Message<B> {
     pub fn recv(data: B, from: impl Into<Sender>) -> Self {
         Self::Recv(data, from.into())
     }
+}
+
+/// A receive of a message of this form.
+pub(crate) fn receive(
+    form: Form,
+    dtype: Dtype,
+    from: Option<Rank>,
+    tag: impl Into<u64>,
+    place: Place,
+) -> What {
+    What::Receive(Inbound { from, tag: tag.into(), form, dtype, alias: Alias::NONE, place })
+}
+
+/// The received elements and their sender.
+pub(crate) fn elements<T: Element>(mut all: Receipts) -> Result<(Vec<T>, Rank)> {
+    let Some(received) = all.pop() else { return Ok((Vec::new(), 0)) };
+    let tensor = received.message.map(Fresh::into_elements);
+    Ok((tensor.map_or(Ok(Vec::new()), Tensor::into_vec)?, received.from))
+}
+
+/// The sender of the received message.
+pub(crate) fn sender(received: &Receipts) -> Rank {
+    received.first().map_or(0, |received| received.from)
 }

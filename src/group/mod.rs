@@ -3,14 +3,12 @@
 
 mod calls;
 mod collective;
-mod elsewhere;
 mod erased;
 mod handle;
 mod members;
 mod membership;
 mod message;
 mod order;
-mod p2p;
 mod plan;
 mod sequence;
 mod shared;
@@ -41,7 +39,10 @@ pub use self::{
 };
 use self::{
     handle::{Handle, check_timeout},
-    plan::spec::{CallOptions, CallSpec, PlanOptions},
+    plan::{
+        argument,
+        spec::{CallOptions, CallSpec, PlanOptions},
+    },
 };
 use crate::{
     buffer::{Buffer, Memory},
@@ -214,11 +215,10 @@ impl ProcessGroup {
     /// [`Error::Transport`] if the memory cannot be allocated or registered (see `ulimit -l`); [`Error::Argument`] if the length
     /// overflows; [`Error::Failed`] if the group has failed.
     pub fn buffer<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        let overflow = || Error::Argument {
-            call: "buffer",
-            problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
-        };
-        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
+        let size = size_of::<T>();
+        let overflow =
+            || argument("buffer", format!("{len} elements of {size} bytes are more than can be addressed"));
+        let bytes = len.checked_mul(size).ok_or_else(overflow)?;
         let region = self.handle.shared.with_engine(|engine| engine.transport().allocate(bytes.max(1)))??;
         Buffer::new(region, len, &self.handle.shared.runtime.registry).ok_or_else(overflow)
     }
@@ -279,8 +279,8 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if there is no such algorithm; it names all algorithms.
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
-        let selection = Selection::parse(algorithms)
-            .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
+        let selection =
+            Selection::parse(algorithms).map_err(|problem| argument("with_algorithms", problem))?;
         Ok(Self::of(self.handle.with_plan(PlanOptions { selection, ..self.handle.options.plan })))
     }
 
@@ -302,7 +302,7 @@ impl ProcessGroup {
             }
             Pipeline::Slots { bytes } => select::shown::check_copies(bytes),
         };
-        checked.map_err(|problem| Error::Argument { call: "with_pipeline", problem })?;
+        checked.map_err(|problem| argument("with_pipeline", problem))?;
         let pipeline = Some(pipeline);
         Ok(Self::of(self.handle.with_plan(PlanOptions { pipeline, ..self.handle.options.plan })))
     }
@@ -395,15 +395,15 @@ impl<T: Element> Buffer<T> {
     /// [`Error::Failed`](crate::Error::Failed) if the group has failed.
     pub fn of(group: &ProcessGroup, memory: Memory) -> Result<Self> {
         let (bytes, size) = (memory.len(), size_of::<T>());
-        let unfit = |what: &str| Error::Argument {
-            call: "Buffer::of",
-            problem: format!("{bytes} bytes at {:p} are {what} of {size} bytes", memory.base()),
+        let base = memory.base();
+        let unfit = |what: &str| {
+            argument("Buffer::of", format!("{bytes} bytes at {base:p} are {what} of {size} bytes"))
         };
         if !bytes.is_multiple_of(size) {
             return Err(unfit("no whole number of elements"));
         }
-        let unaligned = unfit("not aligned for elements");
         let region = group.handle.shared.with_engine(|engine| engine.transport().register(memory))??;
-        Self::new(region, bytes / size, &group.handle.shared.runtime.registry).ok_or(unaligned)
+        Self::new(region, bytes / size, &group.handle.shared.runtime.registry)
+            .ok_or_else(|| unfit("not aligned for elements"))
     }
 }

@@ -4,7 +4,6 @@
 
 use std::{
     mem,
-    ops::{Deref, DerefMut},
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
@@ -41,21 +40,7 @@ pub(crate) struct Order {
 pub(crate) struct Engaged<'o> {
     order: &'o Order,
     group: (&'o Runtime, CommId),
-    state: MutexGuard<'o, OrderState>,
-}
-
-impl Deref for Engaged<'_> {
-    type Target = OrderState;
-
-    fn deref(&self) -> &OrderState {
-        &self.state
-    }
-}
-
-impl DerefMut for Engaged<'_> {
-    fn deref_mut(&mut self) -> &mut OrderState {
-        &mut self.state
-    }
+    pub state: MutexGuard<'o, OrderState>,
 }
 
 impl Drop for Engaged<'_> {

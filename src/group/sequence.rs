@@ -189,14 +189,14 @@ impl Handle {
         let call = Box::pin(call(self.sequence(How::Later(between.clone()))));
         let mut call = UnderWay { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
-            let done = end.and_then(call.open).map(|done| Work::done(done, &self.shared.driver()));
+            let done = end.and_then(call.open).map(|done| Work::done(done, &self.shared.runtime));
             return done.map_err(|error| match error {
                 Error::Failed(failure) => self.shared.over(failure),
                 error => error,
             });
         }
         let (what, action) = call.next().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.submit(name, what, action, &self.options)?, &self.shared.driver()))
+        Ok(Work::opened(self.shared.submit(name, what, action, &self.options)?, &self.shared.runtime))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
     },
     reduce::{Kernel, ReduceOp},
     runtime::Runtime,
-    work::{Driver, Work},
+    work::Work,
 };
 
 /// How long a rank that leaves waits before it logs where the other ranks are; each further wait is twice as long.
@@ -69,10 +69,6 @@ impl GroupState {
     /// The group's name in errors; empty for the world.
     pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
-    }
-
-    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
-        Arc::<Runtime>::clone(&self.runtime)
     }
 
     /// Waits until no other thread holds the group's state, and returns it.
@@ -170,24 +166,11 @@ impl GroupState {
         // `go_on` may call this group.
         drop(state);
         self.runtime.advance(lock, &outcome, Instant::now().checked_add(every));
-        let work = Work::begun::<Aside>(outcome, &self.driver());
+        let work = Work::begun::<Aside>(outcome, &self.runtime);
         match work.wait_done_while(every, go_on)? {
             true => work.take().map(Ok),
             false => Ok(Err(work)),
         }
-    }
-
-    /// Begins a collective on memory that `held` owns; the work returns it.
-    pub(crate) fn begin<B: Send + 'static>(
-        &self,
-        dtype: Dtype,
-        spec: &CallSpec<'_>,
-        borrowed: Borrowed<'static>,
-        held: B,
-        options: &CallOptions,
-    ) -> Result<Work<B>> {
-        let planned = self.plan(dtype, spec, borrowed, options)?;
-        self.begin_planned(spec.collective.name(), planned, held, options)
     }
 
     /// Plans a collective that is to [begin](Self::begin_planned) or [run](Self::run_while).
@@ -203,6 +186,7 @@ impl GroupState {
         Ok((planned, aside))
     }
 
+    /// Begins a collective on memory that `held` owns; the work returns it.
     pub(crate) fn begin_planned<B: Send + 'static>(
         &self,
         call: &'static str,
@@ -212,7 +196,7 @@ impl GroupState {
     ) -> Result<Work<B>> {
         let action = CompletionAction::Return(Some(Box::new((held, aside))));
         let outcome = self.submit(call, What::Collective(Box::new(operation), schedule), action, options)?;
-        Ok(Work::begun::<Aside>(outcome, &self.driver()))
+        Ok(Work::begun::<Aside>(outcome, &self.runtime))
     }
 
     /// The timeout of a call with these options.
@@ -256,7 +240,7 @@ impl GroupState {
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
             let arranged = arrange(&plan.kernel, &mut borrowed, aside, scales);
-            arranged.map_err(|error| argument(spec.collective, error.to_string()))?;
+            arranged.map_err(|error| argument(spec.collective.name(), error.to_string()))?;
         }
         borrowed.input.find_in(&self.runtime.registry);
         borrowed.output.find_in(&self.runtime.registry);

@@ -43,7 +43,6 @@ use crate::{
     config::Config,
     error::{Error, Failure, Result},
     rendezvous::{Position, Store},
-    work::Driver,
 };
 
 /// When this rank leaves: how long it drives the engine before it checks again whether an operation is left.
@@ -295,7 +294,7 @@ impl Runtime {
 
     /// The error of a call after the world has ended.
     fn no_more(&self) -> Error {
-        self.returned(Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed)))
+        self.returned(Error::Failed(self.failed().unwrap_or(Failure::Closed)))
     }
 
     /// Waits for the end of an operation, and drives if no other waiting thread does. Returns `false` if the time is over first;

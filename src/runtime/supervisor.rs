@@ -1,4 +1,4 @@
-//! The runtime as its engine sees it ([`Supervisor`]) and as [`Work`](crate::Work) does ([`Driver`]).
+//! The runtime as its engine sees it ([`Supervisor`]) and as [`Work`](crate::Work) does.
 
 use std::{
     sync::atomic::Ordering,
@@ -9,10 +9,7 @@ use unisono_engine::{Call, CommId, Completion, Operation, Outcome, SubmissionEnt
 use unisono_schedule::Rank;
 
 use super::Runtime;
-use crate::{
-    error::{Error, Failure, Result},
-    work::Driver,
-};
+use crate::error::Failure;
 
 impl Supervisor for Runtime {
     fn stopped(&self) -> bool {
@@ -67,12 +64,14 @@ impl Supervisor for Runtime {
     }
 }
 
-impl Driver for Runtime {
-    fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool {
-        self.wait_until(outcome, until)
-    }
-
-    fn wait_while(&self, outcome: &Outcome, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
+impl Runtime {
+    /// Waits for the end of an operation, and asks every `every` whether to go on. False if it has not ended.
+    pub(crate) fn wait_while(
+        &self,
+        outcome: &Outcome,
+        every: Duration,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let _waiting = self.callers.wait();
         loop {
             if self.wait_until(outcome, Instant::now().checked_add(every)) {
@@ -84,16 +83,9 @@ impl Driver for Runtime {
         }
     }
 
-    fn failed(&self) -> Option<Failure> {
+    /// The failure that has ended the world, if there is one.
+    pub(crate) fn failed(&self) -> Option<Failure> {
         let roles = self.roles();
         roles.failed.clone().filter(|_| roles.gone)
-    }
-
-    fn returned(&self, error: Error) -> Error {
-        Self::returned(self, error)
-    }
-
-    fn check_process(&self) -> Result<()> {
-        Self::check_process(self)
     }
 }

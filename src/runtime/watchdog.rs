@@ -141,7 +141,7 @@ impl Subject {
             |Limits { provider, version, .. }| format!("{version}'s {provider}"),
         );
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let doing = self.current.snapshot().to_string();
+        let doing = self.current.snapshot();
         let after = match self.latch.failure() {
             Some(failure) => format!("after the group had failed ({failure})"),
             None => "after its deadline had passed".to_owned(),

@@ -322,7 +322,7 @@ fn planted_arrows_are_found() {
         ("core/src/tensor/mod.rs", "use super::{dtype, error::X};", "`tensor` may not import `error`"),
         ("core/src/tensor/ring.rs", "fn f() { crate::error::g(); }", "`tensor` may not import `error`"),
         ("core/src/tensor/ring.rs", "use unisono_transport::Put;", "this room may not import the transport"),
-        ("src/runtime/lane.rs", "use crate::{work, group as a};", "`runtime` may not import `group`"),
+        ("src/runtime/lane.rs", "use crate::{hardware, group as a};", "`runtime` may not import `group`"),
         ("src/runtime/lane.rs", "use crate::ProcessGroup;", "`runtime` may not import `group`"),
         ("src/runtime/mod.rs", "use crate::*;", "`runtime` may not import `*`"),
         ("engine/src/p2p/lane.rs", "use crate::Engine;", "`p2p` may not import `progress`"),

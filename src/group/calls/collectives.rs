@@ -128,7 +128,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives; [`Error::Failed`](crate::Error::Failed) also if a rank has no memory for the result.
     pub fn all_gather_v<D: Input<M>>(&self, input: D) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, CollectiveCall::new(Collective::AllGather, ReduceOp::Sum, 0), &[])
+        input.exchange(self, CollectiveCall::new(Collective::AllGather, ReduceOp::Sum, 0), &[], |all| all)
     }
 
     /// The root gets the elements of all ranks, in the order of ranks; the others get none. All get how many each gave.
@@ -136,7 +136,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v).
     pub fn gather_v<D: Input<M>>(&self, input: D, root: Rank) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, CollectiveCall::new(Collective::Gather, ReduceOp::Sum, root), &[])
+        input.exchange(self, CollectiveCall::new(Collective::Gather, ReduceOp::Sum, root), &[], |all| all)
     }
 
     /// Rank r gets the r-th block of the root's input; the blocks have these numbers of elements. On other ranks input and counts are
@@ -150,7 +150,8 @@ impl<M: Mode> ProcessGroup<M> {
         counts: &[usize],
         root: Rank,
     ) -> Result<D::With<Vec<D::Element>>> {
-        input.scatter(self, counts, root)
+        let call = CollectiveCall::new(Collective::Scatter, ReduceOp::Sum, root);
+        input.exchange(self, call, counts, |(block, _)| block)
     }
 
     /// Every rank gives a block to every rank, of these numbers of elements. Returns the blocks that this rank gets, in the order of ranks,
@@ -163,6 +164,6 @@ impl<M: Mode> ProcessGroup<M> {
         input: D,
         counts: &[usize],
     ) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, CollectiveCall::new(Collective::AllToAll, ReduceOp::Sum, 0), counts)
+        input.exchange(self, CollectiveCall::new(Collective::AllToAll, ReduceOp::Sum, 0), counts, |all| all)
     }
 }

@@ -1,5 +1,10 @@
-//! Messages between two ranks of a group.
+//! Messages between two ranks of a group: the calls, and how one or several run at once, blocking or asynchronous.
 
+use unisono_engine::{
+    CompletionAction, Done, Outbound, Place, What,
+    call::{Form, Kind},
+    memory::{Borrowed, Operand},
+};
 use unisono_schedule::Rank;
 
 use super::{
@@ -8,13 +13,16 @@ use super::{
 };
 use crate::{
     buffer::Owned,
-    dtype::Element,
+    dtype::{Alias, Dtype, Element, Scalar as _},
     error::Result,
     group::{
         ProcessGroup,
-        message::{Message, Receiver, Sender},
-        p2p::elements,
+        collective::check::{read, write},
+        handle::Handle,
+        message::{Message, Receiver, Sender, Source, elements, receive, sender},
+        plan::{argument, spec::CallOptions},
         sequence::Sequence,
+        shared::GroupState,
     },
     work::Work,
 };
@@ -53,7 +61,7 @@ impl<M: Mode> ProcessGroup<M> {
         data.send(self, to.into())
     }
 
-    /// Receives the earliest message of that rank, or of any ([`Source::Any`](crate::Source::Any)), with that tag: 0, unless `from` is a pair. `data` must
+    /// Receives the earliest message of that rank, or of any ([`Source::Any`]), with that tag: 0, unless `from` is a pair. `data` must
     /// be as long as the message. Returns the sender.
     ///
     /// # Errors
@@ -69,7 +77,9 @@ impl<M: Mode> ProcessGroup<M> {
     /// As [`recv`](Self::recv), but for any length; [`Error::Failed`](crate::Error::Failed) also if memory is short.
     pub fn recv_vec<T: Element>(&self, from: impl Into<Sender>) -> Result<M::Returns<(Vec<T>, Rank)>> {
         let handle = &self.handle;
-        let what = handle.fresh_elements(T::DTYPE, from.into())?;
+        let Sender { source, tag } = from.into();
+        let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
+        let what = receive(Form::Plain, T::DTYPE, handle.source("recv_vec", source)?, tag, place);
         let begin = |what| {
             let steps = |sequence: Sequence| async move { sequence.messages(what).await };
             handle.later("recv_vec", steps, elements)
@@ -106,3 +116,139 @@ impl ProcessGroup<Asynchronous> {
         self.handle.begin_messages(messages)
     }
 }
+
+impl Handle {
+    pub(crate) fn send<T: Element>(&self, data: &[T], to: Receiver) -> Result<()> {
+        let borrowed = Borrowed::apart(data, &mut []);
+        self.wait(self.outbound(T::DTYPE, &borrowed.input, to, Form::Plain)?).map(drop)
+    }
+
+    pub(crate) fn recv<T: Element>(&self, data: &mut [T], from: Sender) -> Result<Rank> {
+        let borrowed = Borrowed::apart(&[], data);
+        Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from)?)?.received))
+    }
+
+    pub(crate) fn send_recv<T: Element>(
+        &self,
+        data: &[T],
+        to: Receiver,
+        into: &mut [T],
+        from: Sender,
+    ) -> Result<Rank> {
+        let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from)?;
+        Ok(sender(&self.wait(what)?.received))
+    }
+
+    pub(crate) fn begin_send<B: Owned>(&self, data: B, to: Receiver) -> Result<Work<B>> {
+        let what = self.sends(&data, to)?;
+        let kept = CompletionAction::Return(Some(Box::new(data)));
+        let outcome = self.shared.submit(MESSAGE, what, kept, &self.options)?;
+        Ok(Work::new(outcome, &self.shared.runtime))
+    }
+
+    /// Begins several messages; if one of them is invalid, none begins.
+    pub(crate) fn begin_messages<B: Owned>(
+        &self,
+        messages: impl IntoIterator<Item = Message<B>>,
+    ) -> Result<Vec<Work<(B, Rank)>>> {
+        let mut ready = Vec::new();
+        for message in messages {
+            ready.push(match message {
+                Message::Send(data, to) => (self.sends(&data, to)?, (data, Some(to.rank))),
+                Message::Recv(mut data, from) => (self.receives(&mut data, from)?, (data, None)),
+            });
+        }
+        ready.into_iter().map(|(what, kept)| self.begin_message(what, kept, &self.options)).collect()
+    }
+
+    /// A send of memory that the operation keeps.
+    fn sends<B: Owned>(&self, data: &B, to: Receiver) -> Result<What> {
+        let borrowed = Borrowed::kept(read("send", data)?, &mut [0_u8; 0]);
+        self.outbound(B::Element::DTYPE, &borrowed.input, to, Form::Plain)
+    }
+
+    /// A receive into memory that the operation keeps.
+    pub(crate) fn receives<B: Owned>(&self, data: &mut B, from: Sender) -> Result<What> {
+        let borrowed = Borrowed::kept(&[0_u8; 0], write("recv", data)?);
+        self.inbound(B::Element::DTYPE, &borrowed.output, from)
+    }
+
+    /// Begins a message. `kept` is its data, and the receiver if it is a send.
+    pub(crate) fn begin_message<B: Send + 'static>(
+        &self,
+        what: What,
+        kept: (B, Option<Rank>),
+        options: &CallOptions,
+    ) -> Result<Work<(B, Rank)>> {
+        let action = CompletionAction::Return(Some(Box::new(kept)));
+        let outcome = self.shared.submit(MESSAGE, what, action, options)?;
+        Ok(Work::either(outcome, &self.shared.runtime))
+    }
+
+    /// A send of memory in one piece.
+    pub(crate) fn outbound(
+        &self,
+        dtype: Dtype,
+        memory: &Operand,
+        Receiver { rank: to, tag }: Receiver,
+        form: Form,
+    ) -> Result<What> {
+        self.partner("send", to)?;
+        let Operand { region: source, registered, .. } =
+            memory.clone().found_in(&self.shared.runtime.registry);
+        let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len() / dtype.size() };
+        Ok(What::Send(Outbound { to, tag: tag.into(), kind, source, registered }))
+    }
+
+    /// A receive into memory in one piece.
+    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<What> {
+        let (source, tag) = (self.source("recv", from.source)?, from.tag);
+        let Operand { region: output, registered, .. } =
+            memory.clone().found_in(&self.shared.runtime.registry);
+        let count = output.len() / dtype.size();
+        let place = Place::There { output, count, registered };
+        Ok(receive(Form::Plain, dtype, source, tag, place))
+    }
+
+    /// A receive and a send that run concurrently.
+    pub(crate) fn both(
+        &self,
+        dtype: Dtype,
+        borrowed: &Borrowed<'_>,
+        to: Receiver,
+        from: Sender,
+    ) -> Result<What> {
+        let inbound = self.inbound(dtype, &borrowed.output, from)?;
+        Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, Form::Plain)?]))
+    }
+
+    /// The sender, if it is a rank of this group; `None` for any.
+    pub(crate) fn source(&self, call: &'static str, from: Source) -> Result<Option<Rank>> {
+        match from {
+            Source::Any => Ok(None),
+            Source::Rank(rank) => self.partner(call, rank).map(|()| Some(rank)),
+        }
+    }
+
+    fn partner(&self, call: &'static str, rank: Rank) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        Err(argument(call, format!("there is no rank {rank}; there are ranks 0 to {}", self.size() - 1)))
+    }
+
+    /// Runs messages and waits for their end.
+    pub(crate) fn wait(&self, what: What) -> Result<Done> {
+        self.wait_with(what, &self.options)
+    }
+
+    /// Runs messages and waits for their end, with other options than those of this handle.
+    pub(crate) fn wait_with(&self, what: What, options: &CallOptions) -> Result<Done> {
+        let GroupState { runtime, comm_id, .. } = &*self.shared;
+        runtime.check_calls(MESSAGE)?;
+        runtime.call(*comm_id, what, self.shared.timeout(options))
+    }
+}
+
+/// The name of message calls in errors.
+const MESSAGE: &str = "a message";

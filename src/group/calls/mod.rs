@@ -6,5 +6,4 @@ pub(super) mod messages;
 pub(crate) mod mode;
 pub(super) mod objects;
 pub(crate) mod operands;
-mod pieces;
 pub(super) mod tensors;

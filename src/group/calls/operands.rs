@@ -9,7 +9,8 @@
 
 use std::ops::Range;
 
-use unisono_schedule::{Collective, Rank, Uneven};
+use unisono_engine::memory::Borrowed;
+use unisono_schedule::{Rank, Uneven};
 
 use super::mode::{Asynchronous, Blocking, Mode};
 use crate::{
@@ -19,11 +20,13 @@ use crate::{
     group::{
         ProcessGroup,
         collective::{
-            check::{CollectiveCall, in_place_sides, outside, read, write},
+            check::{Checked, CollectiveCall, in_place_sides, outside, read, write},
             lengths::own_part,
         },
         erased::Request,
-        message::{Receiver, Sender},
+        handle::Handle,
+        message::{Receiver, Sender, sender},
+        sequence::Sequence,
     },
     work::Work,
 };
@@ -52,10 +55,10 @@ pub trait Blocks<M: Mode>: sealed::Sealed<M> + Sized {
     type Block;
 
     #[doc(hidden)]
-    fn call(self, group: &ProcessGroup<M>, call: CollectiveCall) -> Result<Self::Returns>;
+    fn call(self, group: &ProcessGroup<M>, call: CollectiveCall<'_>) -> Result<Self::Returns>;
 
     #[doc(hidden)]
-    fn block(self, group: &ProcessGroup<M>, call: CollectiveCall) -> Result<Self::Block>;
+    fn block(self, group: &ProcessGroup<M>, call: CollectiveCall<'_>) -> Result<Self::Block>;
 }
 
 /// The operands of a collective of elements: `&mut data` in place, or `(&input, &mut output)`; by value if the call is asynchronous.
@@ -118,23 +121,16 @@ pub trait Input<M: Mode>: sealed::SealedInput<M> + Sized {
     #[doc(hidden)]
     fn send(self, group: &ProcessGroup<M>, to: Receiver) -> Result<Self::Sent>;
 
-    /// Gathers or exchanges blocks of unknown lengths; `counts` are those of the blocks of an all_to_all.
+    /// Gathers, scatters or exchanges blocks of unknown lengths; `counts` are those of the blocks of the input, if it has several. `open`
+    /// makes the result.
     #[doc(hidden)]
-    fn exchange(
+    fn exchange<R: Send + 'static>(
         self,
         group: &ProcessGroup<M>,
-        call: CollectiveCall,
+        call: CollectiveCall<'_>,
         counts: &[usize],
-    ) -> Result<Self::With<Gathered<Self::Element>>>;
-
-    /// Scatters blocks of these lengths, which the root knows.
-    #[doc(hidden)]
-    fn scatter(
-        self,
-        group: &ProcessGroup<M>,
-        counts: &[usize],
-        root: Rank,
-    ) -> Result<Self::With<Vec<Self::Element>>>;
+        open: fn(Gathered<Self::Element>) -> R,
+    ) -> Result<Self::With<R>>;
 }
 
 impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for &mut S {}
@@ -151,13 +147,13 @@ impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for &'a mut S {
     type Block = &'a mut [S::Element];
 
     #[inline]
-    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
-        group.handle.in_place(call, write(call.name(), self)?).map(drop)
+    fn call(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
+        in_place(group, call, write(call.name(), self)?).map(drop)
     }
 
-    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<Self::Block> {
+    fn block(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<Self::Block> {
         let data = write(call.name(), self)?;
-        let block = group.handle.in_place(call, data)?;
+        let block = in_place(group, call, data)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 }
@@ -178,11 +174,16 @@ where
     type Block = ();
 
     #[inline]
-    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
-        group.handle.apart(call, read(call.name(), self.0)?, write(call.name(), self.1)?)
+    fn call(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
+        let (input, output) = (read(call.name(), self.0)?, write(call.name(), self.1)?);
+        if call.counts.is_none() {
+            return group.handle.apart(call, input, output);
+        }
+        let request = request(call, I::Element::DTYPE);
+        group.handle.collective(&request, &Foreign::read(input), &Foreign::write(output))
     }
 
-    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+    fn block(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
         self.call(group, call)
     }
 }
@@ -197,21 +198,16 @@ impl<S: Elements + ?Sized> Input<Blocking> for &S {
         group.handle.send(read("send", self)?, to)
     }
 
-    fn exchange(
+    fn exchange<R: Send + 'static>(
         self,
         group: &ProcessGroup,
-        call: CollectiveCall,
+        call: CollectiveCall<'_>,
         counts: &[usize],
-    ) -> Result<Gathered<S::Element>> {
+        open: fn(Gathered<S::Element>) -> R,
+    ) -> Result<R> {
         let call = group.handle.uneven::<S::Element>(call.collective, call.root)?;
         let input = read(call.name, self)?;
-        group.handle.now(async |sequence| call.on(sequence).apart(input, counts).await)
-    }
-
-    fn scatter(self, group: &ProcessGroup, counts: &[usize], root: Rank) -> Result<Vec<S::Element>> {
-        let call = group.handle.uneven::<S::Element>(Collective::Scatter, root)?;
-        let input = read(call.name, self)?;
-        group.handle.now(async |sequence| call.on(sequence).scatter_all(input, counts).await)
+        group.handle.now(async |sequence| call.on(sequence).apart(input, counts).await).map(open)
     }
 }
 
@@ -225,32 +221,18 @@ impl<B: Owned> Input<Asynchronous> for B {
         group.handle.begin_send(self, to)
     }
 
-    fn exchange(
+    fn exchange<R: Send + 'static>(
         self,
         group: &ProcessGroup<Asynchronous>,
-        call: CollectiveCall,
+        call: CollectiveCall<'_>,
         counts: &[usize],
-    ) -> Result<Self::With<Gathered<B::Element>>> {
+        open: fn(Gathered<B::Element>) -> R,
+    ) -> Result<Work<(B, R)>> {
         let call = group.handle.uneven::<B::Element>(call.collective, call.root)?;
         let (name, counts) = (call.name, counts.to_vec());
         let steps = |sequence| async move {
             let result = call.on(sequence).apart(read(call.name, &self)?, &counts).await?;
-            Ok((self, result))
-        };
-        group.handle.later(name, steps, Ok)
-    }
-
-    fn scatter(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        counts: &[usize],
-        root: Rank,
-    ) -> Result<Work<(B, Vec<B::Element>)>> {
-        let call = group.handle.uneven::<B::Element>(Collective::Scatter, root)?;
-        let (name, counts) = (call.name, counts.to_vec());
-        let steps = |sequence| async move {
-            let block = call.on(sequence).scatter_all(read(call.name, &self)?, &counts).await?;
-            Ok((self, block))
+            Ok((self, open(result)))
         };
         group.handle.later(name, steps, Ok)
     }
@@ -277,7 +259,14 @@ impl<I: Owned, O: Owned<Element = I::Element>> Apart<Asynchronous> for (I, O) {
         to: Receiver,
         from: Sender,
     ) -> Result<Work<((I, O), Rank)>> {
-        group.handle.begin_send_recv(self, to, from)
+        let (data, mut into) = self;
+        let steps = |sequence: Sequence| async move {
+            let borrowed = Borrowed::apart(read("send_recv", &data)?, write("send_recv", &mut into)?);
+            let both = sequence.group.both(I::Element::DTYPE, &borrowed, to, from)?;
+            let from = sender(&sequence.messages(both).await?);
+            Ok(((data, into), from))
+        };
+        group.handle.later("send_recv", steps, Ok)
     }
 }
 
@@ -285,8 +274,9 @@ impl<B: Owned> sealed::Sealed<Asynchronous> for B {}
 impl<B: Owned> InPlace<Asynchronous> for B {
     type Received = Work<(B, Rank)>;
 
-    fn recv(self, group: &ProcessGroup<Asynchronous>, from: Sender) -> Result<Work<(B, Rank)>> {
-        group.handle.begin_recv(self, from)
+    fn recv(mut self, group: &ProcessGroup<Asynchronous>, from: Sender) -> Result<Work<(B, Rank)>> {
+        let what = group.handle.receives(&mut self, from)?;
+        group.handle.begin_message(what, (self, None), &group.handle.options)
     }
 }
 impl<B: Owned> Operands<Asynchronous> for B {}
@@ -294,12 +284,12 @@ impl<B: Owned> Blocks<Asynchronous> for B {
     type Returns = Work<B>;
     type Block = Work<(B, Range<usize>)>;
 
-    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<B>> {
-        group.handle.begin_in_place(call, self, 0, |data, _| data)
+    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<B>> {
+        begin_in_place(group, call, self, |data, _| data)
     }
 
-    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Self::Block> {
-        group.handle.begin_in_place(call, self, 0, |data, block| (data, block))
+    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Self::Block> {
+        begin_in_place(group, call, self, |data, block| (data, block))
     }
 }
 
@@ -309,11 +299,23 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
     type Returns = Work<(I, O)>;
     type Block = Work<(I, O)>;
 
-    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
-        group.handle.begin_apart(call, self)
+    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<(I, O)>> {
+        let (name, handle, (input, mut output)) = (call.name(), &group.handle, self);
+        let (from, into) = (read(name, &input)?, write(name, &mut output)?);
+        if call.counts.is_some() {
+            let (from, into) = (Foreign::read(from), Foreign::write(into));
+            return handle.begin_collective(
+                &request(call, I::Element::DTYPE),
+                (&from, &into),
+                (input, output),
+            );
+        }
+        let Checked { spec, .. } = Checked::apart(handle, call, (from.len(), into.len()))?;
+        let borrowed = Borrowed::kept(from, into);
+        handle.begin(I::Element::DTYPE, &spec, borrowed, (input, output))
     }
 
-    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
+    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<(I, O)>> {
         self.call(group, call)
     }
 }
@@ -353,104 +355,94 @@ impl<'c, D> UnevenBlocks<'c, D> {
     pub fn gets(self, counts: &'c [usize]) -> Self {
         Self { counts: Uneven { output: counts, ..self.counts }, ..self }
     }
+}
 
-    fn request(&self, dtype: Dtype, call: CollectiveCall) -> Request<'c> {
-        let CollectiveCall { collective, op, root } = call;
-        Request { op, root, lengths: Some(self.counts), ..Request::new(collective, dtype) }
+impl<M: Mode, D: sealed::Sealed<M>> sealed::Sealed<M> for UnevenBlocks<'_, D> {}
+impl<M: Mode, D: Blocks<M>> Blocks<M> for UnevenBlocks<'_, D> {
+    type Returns = D::Returns;
+    type Block = D::Block;
+
+    fn call(self, group: &ProcessGroup<M>, call: CollectiveCall<'_>) -> Result<Self::Returns> {
+        self.data.call(group, CollectiveCall { counts: Some(self.counts), ..call })
+    }
+
+    fn block(self, group: &ProcessGroup<M>, call: CollectiveCall<'_>) -> Result<Self::Block> {
+        self.data.block(group, CollectiveCall { counts: Some(self.counts), ..call })
     }
 }
 
-/// Operands in one piece of memory, and the range of this rank's block in it.
-fn in_one<M: Mode, T: Element>(
-    group: &ProcessGroup<M>,
-    request: &Request<'_>,
+/// A call of uneven blocks of elements of this type.
+fn request(call: CollectiveCall<'_>, dtype: Dtype) -> Request<'_> {
+    let CollectiveCall { collective, op, root, counts } = call;
+    Request { op, root, lengths: counts, ..Request::new(collective, dtype) }
+}
+
+/// Runs a collective in place, and returns the range of its output in `data`.
+#[inline]
+fn in_place<T: Element>(
+    group: &ProcessGroup,
+    call: CollectiveCall<'_>,
+    data: &mut [T],
+) -> Result<Range<usize>> {
+    let Some(counts) = call.counts else { return group.handle.in_place(call, data) };
+    let (input, output, block) = in_one(&group.handle, call, counts, data)?;
+    let request = request(call, T::DTYPE);
+    group.handle.collective(&request, &input, &output).map(|()| block)
+}
+
+/// Begins a collective in place. `back` makes the work's result of the data and of the range of the output in it.
+fn begin_in_place<B: Owned, R: Send + 'static>(
+    group: &ProcessGroup<Asynchronous>,
+    call: CollectiveCall<'_>,
+    mut data: B,
+    back: impl FnOnce(B, Range<usize>) -> R,
+) -> Result<Work<R>> {
+    let Some(counts) = call.counts else { return group.handle.begin_in_place(call, data, 0, back) };
+    let (input, output, block) = in_one(&group.handle, call, counts, write(call.name(), &mut data)?)?;
+    let request = request(call, B::Element::DTYPE);
+    group.handle.begin_collective(&request, (&input, &output), back(data, block))
+}
+
+/// Operands of uneven blocks in one piece of memory, and the range of the output.
+fn in_one<T: Element>(
+    handle: &Handle,
+    call: CollectiveCall<'_>,
+    counts: Uneven<'_>,
     data: &mut [T],
 ) -> Result<(Foreign, Foreign, Range<usize>)> {
-    let Request { collective, root, lengths, .. } = *request;
-    let (call, handle, whole) = (collective.name(), &group.handle, 0..data.len());
+    let CollectiveCall { collective, root, .. } = call;
+    let (name, whole) = (call.name(), 0..data.len());
     let elsewhere = collective.has_root() && handle.rank() != root;
-    let block = match lengths {
-        Some(Uneven { input, .. }) if !elsewhere => own_part(handle, call, input, data.len())?,
-        _ => whole.clone(),
+    let block = match elsewhere {
+        true => whole.clone(),
+        false => own_part(handle, name, counts.input, data.len())?,
     };
     let (input, output) = in_place_sides(collective, elsewhere, whole, block);
-    let (from, into) = Foreign::within(data, &input, &output).ok_or_else(|| outside(call, data.len()))?;
+    let (from, into) = Foreign::within(data, &input, &output).ok_or_else(|| outside(name, data.len()))?;
     Ok((from, into, output))
 }
 
-impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for UnevenBlocks<'_, &mut S> {}
-impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for UnevenBlocks<'_, &'a mut S> {
-    type Returns = ();
-    type Block = &'a mut [S::Element];
+macro_rules! slices {
+    ($(($($generics:tt)*) $list:ty),* $(,)?) => {$(
+        impl<$($generics)*> sealed::Sealed<Blocking> for &mut $list {}
+        impl<$($generics)*> Operands<Blocking> for &mut $list {}
+        impl<$($generics)*> Blocks<Blocking> for &mut $list {
+            type Returns = ();
+            type Block = ();
 
-    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
-        self.block(group, call).map(drop)
-    }
+            fn call(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
+                group.handle.in_pieces(call, self)
+            }
 
-    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<Self::Block> {
-        let request = self.request(S::Element::DTYPE, call);
-        let data = write(call.name(), self.data)?;
-        let (input, output, block) = in_one(group, &request, data)?;
-        group.handle.collective(&request, &input, &output)?;
-        Ok(data.get_mut(block).unwrap_or_default())
-    }
+            fn block(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
+                group.handle.in_pieces(call, self)
+            }
+        }
+    )*};
 }
 
-impl<I: Elements + ?Sized, O: ElementsMut + ?Sized> sealed::Sealed<Blocking>
-    for UnevenBlocks<'_, (&I, &mut O)>
-{
-}
-impl<I, O> Blocks<Blocking> for UnevenBlocks<'_, (&I, &mut O)>
-where
-    I: Elements + ?Sized,
-    O: ElementsMut<Element = I::Element> + ?Sized,
-{
-    type Returns = ();
-    type Block = ();
-
-    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
-        let request = self.request(I::Element::DTYPE, call);
-        let (input, output) = self.data;
-        let (input, output) = (read(call.name(), input)?, write(call.name(), output)?);
-        group.handle.collective(&request, &Foreign::read(input), &Foreign::write(output))
-    }
-
-    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
-        self.call(group, call)
-    }
-}
-
-impl<B: Owned> sealed::Sealed<Asynchronous> for UnevenBlocks<'_, B> {}
-impl<B: Owned> Blocks<Asynchronous> for UnevenBlocks<'_, B> {
-    type Returns = Work<B>;
-    type Block = Work<(B, Range<usize>)>;
-
-    fn call(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<B>> {
-        let request = self.request(B::Element::DTYPE, call);
-        let (input, output, _) = in_one(group, &request, write(call.name(), &mut self.data)?)?;
-        group.handle.begin_collective(&request, (&input, &output), self.data)
-    }
-
-    fn block(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Self::Block> {
-        let request = self.request(B::Element::DTYPE, call);
-        let (input, output, block) = in_one(group, &request, write(call.name(), &mut self.data)?)?;
-        group.handle.begin_collective(&request, (&input, &output), (self.data, block))
-    }
-}
-
-impl<I: Owned, O: Owned<Element = I::Element>> sealed::Sealed<Asynchronous> for UnevenBlocks<'_, (I, O)> {}
-impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for UnevenBlocks<'_, (I, O)> {
-    type Returns = Work<(I, O)>;
-    type Block = Work<(I, O)>;
-
-    fn call(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
-        let request = self.request(I::Element::DTYPE, call);
-        let (name, (input, output)) = (call.name(), &mut self.data);
-        let (from, into) = (Foreign::read(read(name, input)?), Foreign::write(write(name, output)?));
-        group.handle.begin_collective(&request, (&from, &into), self.data)
-    }
-
-    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
-        self.call(group, call)
-    }
-}
+slices!(
+    (T: Element) [&mut [T]],
+    (T: Element, const N: usize) [&mut [T]; N],
+    (T: Element) Vec<&mut [T]>,
+);

@@ -8,7 +8,7 @@ use crate::{
     error::Result,
     group::{
         ProcessGroup,
-        collective::check::outside,
+        collective::{check::outside, lengths::UnevenCall},
         message::{Receiver, Sender},
         sequence::{Operations, Sequence},
         typed::{
@@ -42,40 +42,31 @@ pub trait TensorMode: Mode {
     #[doc(hidden)]
     fn broadcast(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensors: Option<Self::List<'_>>,
-        root: Rank,
     ) -> Result<Self::Broadcast>;
     #[doc(hidden)]
-    fn gather<'t>(
+    fn lists<'t, R: Send + 'static>(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensors: Self::List<'t>,
-        root: Rank,
-    ) -> Result<Self::With<Vec<Tensor>, Option<TensorLists>>>;
-    #[doc(hidden)]
-    fn all_gather<'t>(
-        group: &ProcessGroup<Self>,
-        tensors: Self::List<'t>,
-    ) -> Result<Self::With<Vec<Tensor>, TensorLists>>;
+        open: fn(Option<TensorLists>) -> R,
+    ) -> Result<Self::With<Vec<Tensor>, R>>;
     #[doc(hidden)]
     fn scatter_parts<'t>(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensor: Option<Self::One<'t>>,
         parts: Parts<'_>,
-        root: Rank,
     ) -> Result<Self::With<Option<Tensor>, Tensor>>;
     #[doc(hidden)]
-    fn gather_parts<'t>(
+    fn join_parts<'t, R: Send + 'static>(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         part: Self::One<'t>,
         parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Self::With<Tensor, Option<Tensor>>>;
-    #[doc(hidden)]
-    fn all_gather_parts<'t>(
-        group: &ProcessGroup<Self>,
-        part: Self::One<'t>,
-        parts: Parts<'_>,
-    ) -> Result<Self::With<Tensor, Tensor>>;
+        open: fn(Option<Tensor>) -> Result<R>,
+    ) -> Result<Self::With<Tensor, R>>;
     #[doc(hidden)]
     fn send<'t>(
         group: &ProcessGroup<Self>,
@@ -113,7 +104,8 @@ impl<M: TensorMode> ProcessGroup<M> {
     /// [`Config::object_limit`](crate::Config::object_limit). [`Error::Failed`](crate::Error::Failed) if the ranks disagree on the call, if memory is
     /// short on a rank, or if the group has failed.
     pub fn broadcast_tensors(&self, tensors: Option<M::List<'_>>, root: Rank) -> Result<M::Broadcast> {
-        M::broadcast(self, tensors, root)
+        let call = self.handle.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
+        M::broadcast(self, call, tensors)
     }
 
     /// Gathers the tensors of all ranks on the root: a list for each rank; the other ranks get `None`. The lists may differ in
@@ -127,7 +119,8 @@ impl<M: TensorMode> ProcessGroup<M> {
         tensors: M::List<'_>,
         root: Rank,
     ) -> Result<M::With<Vec<Tensor>, Option<TensorLists>>> {
-        M::gather(self, tensors, root)
+        let call = self.handle.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
+        M::lists(self, call, tensors, |lists| lists)
     }
 
     /// As [`gather_tensors`](Self::gather_tensors), with the result on every rank.
@@ -135,7 +128,8 @@ impl<M: TensorMode> ProcessGroup<M> {
     /// # Errors
     /// As [`gather_tensors`](Self::gather_tensors).
     pub fn all_gather_tensors(&self, tensors: M::List<'_>) -> Result<M::With<Vec<Tensor>, TensorLists>> {
-        M::all_gather(self, tensors)
+        let call = self.handle.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
+        M::lists(self, call, tensors, Option::unwrap_or_default)
     }
 
     /// Splits the root's tensor and gives each rank its part. Only the root's `tensor` and `parts` count; the other ranks need
@@ -170,7 +164,8 @@ impl<M: TensorMode> ProcessGroup<M> {
         parts: Parts<'_>,
         root: Rank,
     ) -> Result<M::With<Option<Tensor>, Tensor>> {
-        M::scatter_parts(self, tensor, parts, root)
+        let call = self.handle.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
+        M::scatter_parts(self, call, tensor, parts)
     }
 
     /// Joins the parts of all ranks, in the order of ranks, to one tensor on the root: the inverse of
@@ -187,7 +182,8 @@ impl<M: TensorMode> ProcessGroup<M> {
         parts: Parts<'_>,
         root: Rank,
     ) -> Result<M::With<Tensor, Option<Tensor>>> {
-        M::gather_parts(self, part, parts, root)
+        let call = self.handle.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
+        M::join_parts(self, call, part, parts, Ok)
     }
 
     /// As [`gather_tensor`](Self::gather_tensor), with the tensor on every rank. With [`Parts::Split`], it concatenates the
@@ -196,7 +192,8 @@ impl<M: TensorMode> ProcessGroup<M> {
     /// # Errors
     /// As [`gather_tensor`](Self::gather_tensor).
     pub fn all_gather_tensor(&self, part: M::One<'_>, parts: Parts<'_>) -> Result<M::With<Tensor, Tensor>> {
-        M::all_gather_parts(self, part, parts)
+        let call = self.handle.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
+        M::join_parts(self, call, part, parts, |whole| whole.ok_or_else(|| outside("all_gather_tensor", 0)))
     }
 
     /// Sends tensors of any types and shapes to a rank, which receives them by [`recv_tensors`](Self::recv_tensors) with the
@@ -270,52 +267,38 @@ impl TensorMode for Blocking {
 
     fn broadcast(
         group: &ProcessGroup,
+        call: UnevenCall,
         tensors: Option<&[TensorView<'_>]>,
-        root: Rank,
     ) -> Result<Option<Vec<Tensor>>> {
-        let call = group.handle.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
         group.handle.now(async |sequence| call.on(sequence).broadcast_list(tensors).await)
     }
 
-    fn gather<'t>(
+    fn lists<'t, R: Send + 'static>(
         group: &ProcessGroup,
+        call: UnevenCall,
         tensors: &'t [TensorView<'t>],
-        root: Rank,
-    ) -> Result<Option<TensorLists>> {
-        let call = group.handle.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        group.handle.now(async |sequence| call.on(sequence).lists(tensors).await)
-    }
-
-    fn all_gather<'t>(group: &ProcessGroup, tensors: &'t [TensorView<'t>]) -> Result<TensorLists> {
-        let call = group.handle.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        let lists = group.handle.now(async |sequence| call.on(sequence).lists(tensors).await)?;
-        Ok(lists.unwrap_or_default())
+        open: fn(Option<TensorLists>) -> R,
+    ) -> Result<R> {
+        group.handle.now(async |sequence| call.on(sequence).lists(tensors).await).map(open)
     }
 
     fn scatter_parts<'t>(
         group: &ProcessGroup,
+        call: UnevenCall,
         tensor: Option<TensorView<'t>>,
         parts: Parts<'_>,
-        root: Rank,
     ) -> Result<Tensor> {
-        let call = group.handle.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
         group.handle.now(async |sequence| call.on(sequence).scatter_parts(tensor.as_ref(), parts).await)
     }
 
-    fn gather_parts<'t>(
+    fn join_parts<'t, R: Send + 'static>(
         group: &ProcessGroup,
+        call: UnevenCall,
         part: TensorView<'t>,
         parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Option<Tensor>> {
-        let call = group.handle.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        group.handle.now(async |sequence| call.on(sequence).join_parts(&part, parts).await)
-    }
-
-    fn all_gather_parts<'t>(group: &ProcessGroup, part: TensorView<'t>, parts: Parts<'_>) -> Result<Tensor> {
-        let call = group.handle.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let whole = group.handle.now(async |sequence| call.on(sequence).join_parts(&part, parts).await)?;
-        whole.ok_or_else(|| outside(call.name, 0))
+        open: fn(Option<Tensor>) -> Result<R>,
+    ) -> Result<R> {
+        group.handle.now(async |sequence| call.on(sequence).join_parts(&part, parts).await).and_then(open)
     }
 
     fn send<'t>(group: &ProcessGroup, tensors: &'t [TensorView<'t>], to: Receiver) -> Result<()> {
@@ -352,86 +335,60 @@ impl TensorMode for Asynchronous {
 
     fn broadcast(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensors: Option<Vec<Tensor>>,
-        root: Rank,
     ) -> Result<Work<Vec<Tensor>>> {
-        let call = group.handle.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
+        let name = call.name;
         let steps = |sequence| async move {
             let given = tensors.as_deref().map(views);
             let got = call.on(sequence).broadcast_list(given.as_deref()).await?;
             Ok(got.or(tensors).unwrap_or_default())
         };
-        group.handle.later("broadcast_tensors", steps, Ok)
+        group.handle.later(name, steps, Ok)
     }
 
-    fn gather(
+    fn lists<'t, R: Send + 'static>(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensors: Vec<Tensor>,
-        root: Rank,
-    ) -> Result<Self::With<Vec<Tensor>, Option<TensorLists>>> {
-        let call = group.handle.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
+        open: fn(Option<TensorLists>) -> R,
+    ) -> Result<Work<(Vec<Tensor>, R)>> {
+        let name = call.name;
         let steps = |sequence| async move {
             let lists = call.on(sequence).lists(&views(&tensors)).await?;
-            Ok((tensors, lists))
+            Ok((tensors, open(lists)))
         };
-        group.handle.later("gather_tensors", steps, Ok)
+        group.handle.later(name, steps, Ok)
     }
 
-    fn all_gather(
+    fn scatter_parts<'t>(
         group: &ProcessGroup<Self>,
-        tensors: Vec<Tensor>,
-    ) -> Result<Self::With<Vec<Tensor>, TensorLists>> {
-        let call = group.handle.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        let steps = |sequence| async move {
-            let lists = call.on(sequence).lists(&views(&tensors)).await?;
-            Ok((tensors, lists.unwrap_or_default()))
-        };
-        group.handle.later("all_gather_tensors", steps, Ok)
-    }
-
-    fn scatter_parts(
-        group: &ProcessGroup<Self>,
+        call: UnevenCall,
         tensor: Option<Tensor>,
         parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Self::With<Option<Tensor>, Tensor>> {
-        let call = group.handle.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        let parts = OwnedParts::of(parts);
+    ) -> Result<Work<(Option<Tensor>, Tensor)>> {
+        let (name, parts) = (call.name, OwnedParts::of(parts));
         let steps = |sequence| async move {
             let given = tensor.as_ref().map(Tensor::view);
             let part = call.on(sequence).scatter_parts(given.as_ref(), parts.read()).await?;
             Ok((tensor, part))
         };
-        group.handle.later("scatter_tensor", steps, Ok)
+        group.handle.later(name, steps, Ok)
     }
 
-    fn gather_parts(
+    fn join_parts<'t, R: Send + 'static>(
         group: &ProcessGroup<Self>,
+        call: UnevenCall,
         part: Tensor,
         parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Self::With<Tensor, Option<Tensor>>> {
-        let call = group.handle.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        let parts = OwnedParts::of(parts);
+        open: fn(Option<Tensor>) -> Result<R>,
+    ) -> Result<Work<(Tensor, R)>> {
+        let (name, parts) = (call.name, OwnedParts::of(parts));
         let steps = |sequence| async move {
             let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
-            Ok((part, whole))
+            Ok((part, open(whole)?))
         };
-        group.handle.later("gather_tensor", steps, Ok)
-    }
-
-    fn all_gather_parts(
-        group: &ProcessGroup<Self>,
-        part: Tensor,
-        parts: Parts<'_>,
-    ) -> Result<Self::With<Tensor, Tensor>> {
-        let call = group.handle.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let parts = OwnedParts::of(parts);
-        let steps = |sequence| async move {
-            let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
-            Ok((part, whole.ok_or_else(|| outside(call.name, 0))?))
-        };
-        group.handle.later("all_gather_tensor", steps, Ok)
+        group.handle.later(name, steps, Ok)
     }
 
     fn send(group: &ProcessGroup<Self>, tensors: Vec<Tensor>, to: Receiver) -> Result<Work<Vec<Tensor>>> {

@@ -3,14 +3,18 @@
 
 use std::ops::Range;
 
+use bytemuck::cast_slice_mut;
 use unisono_engine::memory::Borrowed;
-use unisono_schedule::{Collective, Rank};
+use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    buffer::{Elements, ElementsMut},
-    dtype::Dtype,
+    buffer::{Elements, ElementsMut, Owned},
+    dtype::{Dtype, Element, Scalar as _},
     error::{Error, Result},
-    group::{handle::Handle, plan::spec::CallSpec},
+    group::{
+        handle::Handle,
+        plan::{argument, spec::CallSpec},
+    },
     reduce::ReduceOp,
     work::Work,
 };
@@ -18,18 +22,20 @@ use crate::{
 /// A collective as a typed call gives it to its operands.
 #[derive(Clone, Copy, Debug)]
 #[expect(unnameable_types, reason = "only the sealed traits of operands take it")]
-pub struct CollectiveCall {
+pub struct CollectiveCall<'c> {
     pub collective: Collective,
     /// Used only if elements are reduced.
     pub op: ReduceOp,
     /// 0 if there is none.
     pub root: Rank,
+    /// The lengths of blocks, if these may differ.
+    pub counts: Option<Uneven<'c>>,
 }
 
-impl CollectiveCall {
+impl<'c> CollectiveCall<'c> {
     #[inline]
     pub(crate) const fn new(collective: Collective, op: ReduceOp, root: Rank) -> Self {
-        Self { collective, op, root }
+        Self { collective, op, root, counts: None }
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -58,15 +64,76 @@ impl Handle {
         borrowed: Borrowed<'static>,
         held: B,
     ) -> Result<Work<B>> {
-        self.shared.begin(dtype, spec, borrowed, held, &self.options)
+        let planned = self.shared.plan(dtype, spec, borrowed, &self.options)?;
+        self.shared.begin_planned(spec.collective.name(), planned, held, &self.options)
+    }
+
+    /// Runs a collective in place, and returns the range of its output in `data`.
+    pub(crate) fn in_place<T: Element>(
+        &self,
+        call: CollectiveCall<'_>,
+        data: &mut [T],
+    ) -> Result<Range<usize>> {
+        let Checked { spec, input, output } = Checked::in_place(self, call, data.len())?;
+        let len = data.len();
+        let borrowed = Borrowed::within(data, input, output.clone());
+        self.run(T::DTYPE, &spec, borrowed.ok_or_else(|| outside(call.name(), len))?)?;
+        Ok(output)
+    }
+
+    /// Runs a collective without blocks in place, on slices that are used one after the other as one.
+    pub(crate) fn in_pieces<T: Element>(
+        &self,
+        call: CollectiveCall<'_>,
+        slices: &mut [&mut [T]],
+    ) -> Result<()> {
+        if call.collective.has_blocks() {
+            let problem = "an operand of several slices has no blocks: all_reduce and reduce take it";
+            return Err(argument(call.name(), problem));
+        }
+        let len = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len()));
+        let len = len.ok_or_else(|| outside(call.name(), usize::MAX))?;
+        let Checked { spec, output, .. } = Checked::in_place(self, call, len)?;
+        let all = Borrowed::scattered(slices.iter_mut().map(|slice| cast_slice_mut(slice)));
+        self.run(T::DTYPE, &spec, if output.is_empty() { all.only_read() } else { all })
+    }
+
+    /// Begins a collective in place; ranks also compare `contents`. `back` makes the work's result of the data and of the range of the
+    /// output in it.
+    pub(crate) fn begin_in_place<B: Owned, R: Send + 'static>(
+        &self,
+        call: CollectiveCall<'_>,
+        mut data: B,
+        contents: u32,
+        back: impl FnOnce(B, Range<usize>) -> R,
+    ) -> Result<Work<R>> {
+        let elements = write(call.name(), &mut data)?;
+        let len = elements.len();
+        let Checked { spec, input, output } = Checked::in_place(self, call, len)?;
+        let spec = CallSpec { contents, ..spec };
+        let borrowed = Borrowed::kept_within(elements, input, output.clone());
+        let borrowed = borrowed.ok_or_else(|| outside(call.name(), len))?;
+        self.begin(B::Element::DTYPE, &spec, borrowed, back(data, output))
+    }
+
+    /// Runs a collective that reads one slice and writes another.
+    pub(crate) fn apart<T: Element>(
+        &self,
+        call: CollectiveCall<'_>,
+        input: &[T],
+        output: &mut [T],
+    ) -> Result<()> {
+        let checked = Checked::apart(self, call, (input.len(), output.len()))?;
+        let borrowed = Borrowed::apart(&input[checked.input], &mut output[checked.output]);
+        self.run(T::DTYPE, &checked.spec, borrowed)
     }
 }
 
 impl Checked {
     /// Checks a call in place, on `len` elements.
-    pub(crate) fn in_place(group: &Handle, call: CollectiveCall, len: usize) -> Result<Self> {
-        let CollectiveCall { collective, op, root } = call;
-        check_root(group, collective, root)?;
+    pub(crate) fn in_place(group: &Handle, call: CollectiveCall<'_>, len: usize) -> Result<Self> {
+        let CollectiveCall { collective, op, root, .. } = call;
+        check_root(group, collective.name(), collective, root)?;
         let whole = 0..len;
         let elsewhere = collective.has_root() && group.rank() != root;
         let block = match collective.has_blocks() && !elsewhere {
@@ -81,11 +148,11 @@ impl Checked {
     /// Checks a call that reads an input and writes an output of these numbers of elements.
     pub(crate) fn apart(
         group: &Handle,
-        call: CollectiveCall,
+        call: CollectiveCall<'_>,
         (inputs, outputs): (usize, usize),
     ) -> Result<Self> {
-        let CollectiveCall { collective, op, root } = call;
-        check_root(group, collective, root)?;
+        let CollectiveCall { collective, op, root, .. } = call;
+        check_root(group, collective.name(), collective, root)?;
         let at_root = group.rank() == root;
         // On ranks other than the root, one of the two is not used.
         let count = match collective {
@@ -148,17 +215,22 @@ where
 }
 
 fn scattered(call: &'static str) -> Error {
-    let problem =
-        "the elements of an array are not contiguous in the order of their indices: copy them first";
-    Error::Argument { call, problem: problem.to_owned() }
+    argument(
+        call,
+        "the elements of an array are not contiguous in the order of their indices: copy them first",
+    )
 }
 
-pub(crate) fn check_root(group: &Handle, collective: Collective, root: Rank) -> Result<()> {
+pub(crate) fn check_root(
+    group: &Handle,
+    call: &'static str,
+    collective: Collective,
+    root: Rank,
+) -> Result<()> {
     if root < group.size() || !collective.has_root() {
         return Ok(());
     }
-    let problem = format!("the root is rank {root}; there are ranks 0 to {}", group.size() - 1);
-    Err(Error::Argument { call: collective.name(), problem })
+    Err(argument(call, format!("the root is rank {root}; there are ranks 0 to {}", group.size() - 1)))
 }
 
 /// The length of a block, if the operand of all blocks has one for each rank.
@@ -167,21 +239,17 @@ fn one_block(group: &Handle, collective: Collective, block: usize, whole: usize)
     if wanted == Some(whole) {
         return Ok(block);
     }
-    Err(Error::Argument {
-        call: collective.name(),
-        problem: format!(
-            "one side has {whole} elements and the other {block}; with {} ranks the first must have {}",
-            group.size(),
-            wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
-        ),
-    })
+    let wanted = wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string());
+    let sides = format!("one side has {whole} elements and the other {block}");
+    let problem = format!("{sides}; with {} ranks the first must have {wanted}", group.size());
+    Err(argument(collective.name(), problem))
 }
 
 /// This rank's block among equal ones of `len` elements in all.
 pub(crate) fn own_block(group: &Handle, collective: Collective, len: usize) -> Result<Range<usize>> {
     if !len.is_multiple_of(group.size()) {
         let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
-        return Err(Error::Argument { call: collective.name(), problem });
+        return Err(argument(collective.name(), problem));
     }
     let block = len / group.size();
     Ok(group.rank() * block..(group.rank() + 1) * block)
@@ -189,7 +257,7 @@ pub(crate) fn own_block(group: &Handle, collective: Collective, len: usize) -> R
 
 /// The error of blocks that are not within the data. The checks of the lengths rule it out.
 pub(crate) fn outside(call: &'static str, len: usize) -> Error {
-    Error::Argument { call, problem: format!("the blocks are not within the {len} elements given") }
+    argument(call, format!("the blocks are not within the {len} elements given"))
 }
 
 /// The length of the input and the output, if both have the same.
@@ -199,5 +267,5 @@ fn same_length(collective: Collective, input: usize, output: usize) -> Result<us
     }
     let problem =
         format!("the input has {input} elements and the output {output}; they must have equally many");
-    Err(Error::Argument { call: collective.name(), problem })
+    Err(argument(collective.name(), problem))
 }

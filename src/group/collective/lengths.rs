@@ -3,7 +3,10 @@
 //! A rank knows the lengths of the blocks that it gives. It learns those of the others by an exchange of lengths, which ranks compare as a
 //! part of the same call. So a call is two operations or more, and from the second on every rank knows all lengths.
 
-use std::ops::{Deref, Range};
+use std::{
+    fmt::Display,
+    ops::{Deref, Range},
+};
 
 use unisono_engine::{call::Cargo, memory::Borrowed};
 use unisono_schedule::{Collective, Rank, Uneven};
@@ -12,21 +15,28 @@ use crate::{
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     group::{
-        collective::check::outside,
+        collective::check::check_root,
         handle::Handle,
-        plan::spec::{CallId, CallSpec},
+        plan::{
+            argument,
+            spec::{CallId, CallSpec},
+        },
         sequence::Sequence,
     },
     reduce::{Kernel, ReduceOp},
 };
 
+/// The word of a rank that gives no length, because it could not make what it was to give.
+pub(crate) const UNSENT: usize = usize::MAX;
+
 /// A call whose lengths the ranks have to learn; its arguments are valid.
-pub(crate) struct UnevenCall {
-    pub group: Handle,
+#[expect(unnameable_types, reason = "only the sealed trait of tensors' modes takes it")]
+pub struct UnevenCall {
+    pub(crate) group: Handle,
     /// The part of the call that ranks compare.
-    pub id: CallId,
+    pub(crate) id: CallId,
     /// The method called, for errors.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
 }
 
 /// Such a call while it runs.
@@ -46,15 +56,8 @@ impl Deref for UnevenSteps<'_> {
 impl Handle {
     /// A call whose lengths the ranks have to learn. Fails if there is no such root, or the operation does not fit the type.
     pub(crate) fn uneven_call(&self, name: &'static str, id: CallId) -> Result<UnevenCall> {
-        let CallId { dtype, op, root, .. } = id;
-        let argument = |problem: String| Error::Argument { call: name, problem };
-        if root >= self.size() {
-            return Err(argument(format!(
-                "the root is rank {root}; there are ranks 0 to {}",
-                self.size() - 1
-            )));
-        }
-        Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
+        check_root(self, name, id.collective, id.root)?;
+        Kernel::new(id.dtype, id.op).map_err(|error| argument(name, error.to_string()))?;
         Ok(UnevenCall { group: self.under_way(), id, name })
     }
 
@@ -75,16 +78,6 @@ impl UnevenCall {
     /// The call, whose operations this sequence runs.
     pub(crate) fn on(&self, sequence: Sequence) -> UnevenSteps<'_> {
         UnevenSteps { call: self, sequence }
-    }
-
-    pub(crate) fn within<'d, T: Element>(
-        &self,
-        data: &'d mut [T],
-        input: Range<usize>,
-        output: Range<usize>,
-    ) -> Result<Borrowed<'d>> {
-        let len = data.len();
-        Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
     }
 
     /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks continue.
@@ -122,28 +115,21 @@ impl UnevenSteps<'_> {
         self.exchange(Collective::AllGather, 1, &[mine as u64], self.group.size()).await
     }
 
-    /// The lengths of the root's blocks (on other ranks the length of the own block, and 0 for the others), and the longest.
-    async fn blocks_of_root(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let given = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        let received = self.exchange(Collective::Scatter, 2, &given, 2).await?;
-        let (rank, [own, longest]) = (self.group.rank(), numbers(&received));
-        let blocks = match self.at_root() {
-            true => lengths.to_vec(),
-            false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
-        };
+    /// The lengths of the root's blocks (on other ranks the length of the own block, and 0 for the others), and the longest: [`UNSENT`] if
+    /// the root gives none.
+    pub(crate) async fn blocks_of_root(&mut self, lengths: Option<&[usize]>) -> Result<(Vec<usize>, usize)> {
+        let (rank, ranks) = (self.group.rank(), self.group.size());
+        let lengths = lengths.filter(|_| self.at_root());
+        let mut blocks = lengths.map_or_else(|| vec![0; ranks], <[usize]>::to_vec);
+        let longest = lengths.map_or(UNSENT, longest);
+        let given = if self.at_root() { with_longest(&blocks, longest) } else { Vec::new() };
+        let [own, longest] = numbers(&self.exchange(Collective::Scatter, 2, &given, 2).await?);
+        blocks[rank] = own;
         Ok((blocks, longest))
     }
 
-    /// The length of the block that each rank has for this rank, and the longest block of all.
-    async fn of_each(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let (given, len) = (with_longest(lengths), 2 * self.group.size());
-        let received = self.exchange(Collective::AllToAll, 2, &given, len).await?;
-        let [gets, longests] = by_rank(&received);
-        Ok((gets, longest(&longests)))
-    }
-
-    /// Gathers or exchanges blocks. Returns the blocks that this rank gets, concatenated, and the length of each. `lengths` are
-    /// those of the blocks of `input` in an all_to_all.
+    /// Gathers, scatters or exchanges blocks. Returns the blocks that this rank gets, concatenated, and the length of each unless they are
+    /// the root's. `lengths` are those of the blocks of `input`, if it has several.
     pub(crate) async fn apart<T: Element>(
         &mut self,
         input: &[T],
@@ -151,6 +137,7 @@ impl UnevenSteps<'_> {
     ) -> Result<(Vec<T>, Vec<usize>)> {
         match self.id.collective {
             Collective::AllToAll => self.all_to_all(input, lengths).await,
+            Collective::Scatter => Ok((self.scatter_all(input, lengths).await?, Vec::new())),
             _ => self.gather_all(input).await,
         }
     }
@@ -180,15 +167,24 @@ impl UnevenSteps<'_> {
     }
 
     /// Scatters blocks whose lengths only the root knows.
-    pub(crate) async fn scatter_all<T: Element>(&mut self, input: &[T], lengths: &[usize]) -> Result<Vec<T>> {
+    async fn scatter_all<T: Element>(&mut self, input: &[T], lengths: &[usize]) -> Result<Vec<T>> {
         let input = if self.at_root() { input } else { &[] };
         if self.at_root() {
             own_part(&self.group, self.name, lengths, input.len())?;
         }
-        let (blocks, longest) = self.blocks_of_root(lengths).await?;
-        let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        let mut output = self.room::<T>(&[own])?;
-        self.scatter(&blocks, longest, Borrowed::apart(input, &mut output)).await?;
+        let (blocks, longest) = self.blocks_of_root(Some(lengths)).await?;
+        self.scatter_new(input, &blocks, longest).await
+    }
+
+    /// Scatters the blocks into new memory.
+    pub(crate) async fn scatter_new<T: Element>(
+        &mut self,
+        input: &[T],
+        blocks: &[usize],
+        longest: usize,
+    ) -> Result<Vec<T>> {
+        let mut output = self.room::<T>(&[blocks[self.group.rank()]])?;
+        self.scatter(blocks, longest, Borrowed::apart(input, &mut output)).await?;
         Ok(output)
     }
 
@@ -198,10 +194,12 @@ impl UnevenSteps<'_> {
         lengths: &[usize],
     ) -> Result<(Vec<T>, Vec<usize>)> {
         own_part(&self.group, self.name, lengths, input.len())?;
-        let (gets, longest) = self.of_each(lengths).await?;
+        let (given, len) = (with_longest(lengths, longest(lengths)), 2 * self.group.size());
+        // The length of the block that each rank has for this rank, and the longest block of each.
+        let [gets, longests] = by_rank(&self.exchange(Collective::AllToAll, 2, &given, len).await?);
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
-        self.finish(uneven, longest, Borrowed::apart(input, &mut output)).await?;
+        self.finish(uneven, longest(&longests), Borrowed::apart(input, &mut output)).await?;
         Ok((output, gets))
     }
 
@@ -213,6 +211,29 @@ impl UnevenSteps<'_> {
     }
 }
 
+/// Checks lengths, which must be one for each rank and together `len` elements. `of` are the words after "lengths", and before the number
+/// of elements.
+pub(crate) fn check_lengths(
+    group: &Handle,
+    call: &'static str,
+    (of, there): (&dyn Display, &str),
+    lengths: &[usize],
+    len: usize,
+) -> Result<()> {
+    let ranks = group.size();
+    Err(argument(
+        call,
+        match sum(lengths) {
+            _ if lengths.len() != ranks => {
+                format!("{} lengths{of} were given; there are {ranks} ranks", lengths.len())
+            }
+            Some(sum) if sum == len => return Ok(()),
+            Some(sum) => format!("the lengths{of} add up to {sum}, and {there} {len} elements"),
+            None => format!("the lengths{of} add up to more than can be addressed"),
+        },
+    ))
+}
+
 /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
 pub(crate) fn own_part(
     group: &Handle,
@@ -220,21 +241,9 @@ pub(crate) fn own_part(
     lengths: &[usize],
     len: usize,
 ) -> Result<Range<usize>> {
-    let argument = |problem: String| Err(Error::Argument { call, problem });
-    let ranks = group.size();
-    if lengths.len() != ranks {
-        return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
-    }
-    match sum(lengths) {
-        None => argument("the lengths add up to more than can be addressed".to_owned()),
-        Some(sum) if sum != len => {
-            argument(format!("the lengths add up to {sum}, and there are {len} elements"))
-        }
-        Some(_) => {
-            let start = lengths.iter().take(group.rank()).sum();
-            Ok(start..start + lengths.get(group.rank()).copied().unwrap_or_default())
-        }
-    }
+    check_lengths(group, call, (&"", "there are"), lengths, len)?;
+    let start = lengths.iter().take(group.rank()).sum();
+    Ok(start..start + lengths.get(group.rank()).copied().unwrap_or_default())
 }
 
 /// The numbers of all ranks, `N` of each: the first of all ranks, then the second, and so on.
@@ -243,13 +252,12 @@ fn by_rank<const N: usize>(all: &[usize]) -> [Vec<usize>; N] {
 }
 
 /// The first `N` numbers; 0 for those that are missing.
-pub(crate) fn numbers<const N: usize>(all: &[usize]) -> [usize; N] {
+fn numbers<const N: usize>(all: &[usize]) -> [usize; N] {
     std::array::from_fn(|which| all.get(which).copied().unwrap_or_default())
 }
 
 /// Each length, followed by the longest of all.
-fn with_longest(lengths: &[usize]) -> Vec<u64> {
-    let longest = longest(lengths);
+fn with_longest(lengths: &[usize], longest: usize) -> Vec<u64> {
     lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect()
 }
 

@@ -2,5 +2,4 @@
 //! of elements, and `lengths` those whose ranks learn each other's lengths first.
 
 pub(crate) mod check;
-mod equal;
 pub(crate) mod lengths;

@@ -5,7 +5,7 @@
 //! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_engine::{
-    CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What,
+    CommIds, MAX_RANKS, Outbound, Place, Receipts, What,
     call::{Form, Kind},
     memory::Borrowed,
 };
@@ -17,8 +17,8 @@ use crate::{
     group::{
         handle::Handle,
         membership::split::{NewGroup, common},
-        p2p::elements,
-        plan::spec::CallOptions,
+        message::{elements, receive},
+        plan::{argument, spec::CallOptions},
     },
 };
 
@@ -46,7 +46,7 @@ impl Handle {
         self.check_members(call, ranks)?;
         let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else {
             let problem = format!("rank {}, which is this rank, is not one of {}", self.rank(), list(ranks));
-            return Err(Error::Argument { call, problem });
+            return Err(argument(call, problem));
         };
         let exchange = Exchange { group: self, ranks, me, tag };
         let (number, free) = exchange.agree(self.free_comm_ids()?)?;
@@ -63,7 +63,7 @@ impl Handle {
         let made = self.make(new, free, &mut |words| exchange.gather(words))?;
         // Only messages were exchanged, so the options of the members' handles may differ.
         let made = made.map(|group| group.with_options(CallOptions::default()));
-        made.ok_or_else(|| Error::Argument { call, problem: "this rank is not a member".to_owned() })
+        made.ok_or_else(|| argument(call, "this rank is not a member"))
     }
 }
 
@@ -158,14 +158,7 @@ impl Exchange<'_> {
     }
 
     fn receives(&self, from: Rank, place: Place) -> What {
-        What::Receive(Inbound {
-            from: Some(from),
-            tag: self.tag,
-            form: Form::Group,
-            dtype: Dtype::U64,
-            alias: Alias::NONE,
-            place,
-        })
+        receive(Form::Group, Dtype::U64, Some(from), self.tag, place)
     }
 
     /// Runs these messages, and returns the results of the receives.

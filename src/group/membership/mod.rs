@@ -7,7 +7,6 @@
 mod create;
 mod discovery;
 mod exchange;
-mod from_env;
 mod join;
 mod propagation;
 mod settings;

@@ -14,12 +14,12 @@ use unisono_transport::RemoteRegion;
 use crate::{
     config::fnv,
     dtype::Dtype,
-    error::{Error, Failure, Result, list},
+    error::{Failure, Result, list},
     group::{
         handle::Handle,
         members::Members,
         order::{Engaged, Order},
-        plan::{Planner, spec::CallSpec},
+        plan::{Planner, argument, spec::CallSpec},
         shared::GroupState,
     },
     runtime::peer,
@@ -95,7 +95,7 @@ fn one_of(free: &CommIds, which: u64, round: u64) -> Option<CommId> {
 
 impl Handle {
     pub(in crate::group) fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let mut state = self.shared.engage()?;
+        let mut engaged = self.shared.engage()?;
         let proposals = self.proposals(Cargo::Split, color, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = proposals
             .iter()
@@ -105,13 +105,13 @@ impl Handle {
             .collect();
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-        let name = format!("{}:{}", state.made, color.unwrap_or_default());
-        self.found(&mut state, ("split", Cargo::Split), &proposals, &members, &name)
+        let name = format!("{}:{}", engaged.state.made, color.unwrap_or_default());
+        self.found(&mut engaged, ("split", Cargo::Split), &proposals, &members, &name)
     }
 
     pub(in crate::group) fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
         self.check_members("new_group", ranks)?;
-        let mut state = self.shared.engage()?;
+        let mut engaged = self.shared.engage()?;
         // A hash of the list, which ranks compare.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);
@@ -130,24 +130,26 @@ impl Handle {
                 right,
             }));
         }
-        let name = state.made.to_string();
-        self.found(&mut state, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
+        let name = engaged.state.made.to_string();
+        self.found(&mut engaged, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
     }
 
     /// Checks a list of members: it is not empty, each rank is of this group, and none occurs twice.
     pub(crate) fn check_members(&self, call: &'static str, ranks: &[Rank]) -> Result<()> {
-        let argument = |problem: String| Err(Error::Argument { call, problem });
         if ranks.is_empty() {
-            return argument("the list of ranks is empty".to_owned());
+            return Err(argument(call, "the list of ranks is empty"));
         }
         let mut seen = vec![false; self.size()];
         for &rank in ranks {
             match seen.get_mut(rank) {
-                None => {
-                    return argument(format!("there is no rank {rank}; there are 0 to {}", self.size() - 1));
+                Some(seen) if !*seen => *seen = true,
+                Some(_) => {
+                    return Err(argument(call, format!("rank {rank} is named twice in {}", list(ranks))));
                 }
-                Some(true) => return argument(format!("rank {rank} is named twice in {}", list(ranks))),
-                Some(seen) => *seen = true,
+                None => {
+                    let problem = format!("there is no rank {rank}; there are 0 to {}", self.size() - 1);
+                    return Err(argument(call, problem));
+                }
             }
         }
         Ok(())
@@ -171,13 +173,13 @@ impl Handle {
     /// Makes the group of these ranks; a rank that is not a member only takes part in the exchange.
     fn found(
         &self,
-        state: &mut Engaged<'_>,
+        engaged: &mut Engaged<'_>,
         (call, cargo): (&'static str, Cargo),
         proposals: &[Proposal],
         members: &[Rank],
         name: &str,
     ) -> Result<Option<Self>> {
-        state.made += 1;
+        engaged.state.made += 1;
         let new = NewGroup {
             call,
             name: format!("{}/{name}", self.shared.name),
@@ -210,16 +212,11 @@ impl Handle {
         let (comm_id, opened, all_words) = loop {
             let comm_id = if members.len() > MAX_MEMBERS { None } else { one_of(&free, which, round) };
             // The communicator is open before any other member can send to the new group.
-            let opened = match (me, comm_id) {
-                (Some(me), Some(comm_id)) => {
-                    // A rank that cannot open it must still take part in the exchange that follows.
-                    Some(
-                        self.shared
-                            .with_engine(|engine| engine.open(comm_id, me, &global, runtime.settings))?,
-                    )
-                }
-                _ => None,
+            let open = |(me, comm_id)| {
+                self.shared.with_engine(|engine| engine.open(comm_id, me, &global, runtime.settings))
             };
+            // A rank that cannot open it must still take part in the exchange that follows.
+            let opened = me.zip(comm_id).map(open).transpose()?;
             let (mailbox, how) = match &opened {
                 Some(Ok(Some(mailbox))) => (*mailbox, OPENED),
                 Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
@@ -240,18 +237,16 @@ impl Handle {
         };
         let Some(me) = me else { return Ok(None) };
         let (Some(opened), Some(comm_id)) = (opened, comm_id) else {
-            let problem = match members.len() {
+            let most = "a group other than the world may have at most";
+            return Err(match members.len() {
                 many if many > MAX_MEMBERS => {
-                    format!(
-                        "a group of {many} ranks; a group other than the world may have at most {MAX_MEMBERS}"
-                    )
+                    argument(call, format!("a group of {many} ranks; {most} {MAX_MEMBERS}"))
                 }
-                _ => {
-                    "its members already are in 4096 groups, taken together, which is the maximum: drop some"
-                        .to_owned()
-                }
-            };
-            return Err(Error::Argument { call, problem });
+                _ => argument(
+                    call,
+                    "its members already are in 4096 groups, taken together, which is the maximum: drop some",
+                ),
+            });
         };
         let opened = opened?;
         let theirs: Vec<&[u64; 4]> =
@@ -260,8 +255,7 @@ impl Handle {
             if opened.is_some() {
                 runtime.leave(comm_id).map_err(|error| runtime.returned(error))?;
             }
-            let problem = format!("rank {rank} has no memory for the group's mailbox");
-            return Err(Error::Argument { call, problem });
+            return Err(argument(call, format!("rank {rank} has no memory for the group's mailbox")));
         }
         let mailboxes = theirs.iter().map(|&&[base, key, len, _]| RemoteRegion::from_words([base, key, len]));
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();

@@ -28,9 +28,9 @@ const KEPT: usize = 8;
 const STEPS: usize = 32;
 const STEPS_PER_RANK: usize = 8;
 
-/// The error for a call that cannot be made.
-pub(crate) fn argument(collective: Collective, problem: String) -> Error {
-    Error::Argument { call: collective.name(), problem }
+/// The error of a call whose arguments do not fit.
+pub(crate) fn argument(call: &'static str, problem: impl Into<String>) -> Error {
+    Error::Argument { call, problem: problem.into() }
 }
 
 /// The part of a [`Job`] that the planner chooses.
@@ -174,10 +174,8 @@ impl Planner {
             return Ok((plan, schedule));
         }
         let make = || {
-            let schedule = algorithm.make(&job);
-            schedule.ok_or_else(|| {
-                argument(spec.collective, format!("algorithm {} cannot do it", algorithm.name))
-            })
+            let unable = || format!("algorithm {} cannot do it", algorithm.name);
+            algorithm.make(&job).ok_or_else(|| argument(spec.collective.name(), unable()))
         };
         let schedule = make()?;
         if let Some(key) = key.filter(|_| schedule.lanes() == 1)
@@ -196,7 +194,8 @@ impl Planner {
         options: &CallOptions,
     ) -> Result<(CallPlan, &'static Algorithm, Job<'r>)> {
         let CallSpec { collective, op, .. } = *spec;
-        let kernel = Kernel::new(dtype, op).map_err(|error| argument(collective, error.to_string()))?;
+        let kernel =
+            Kernel::new(dtype, op).map_err(|error| argument(collective.name(), error.to_string()))?;
         let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let spread = self.chooser.spread();
@@ -269,13 +268,11 @@ impl Planner {
     ) -> Result<(&'static Algorithm, Shape)> {
         let CallSpec { collective, count, .. } = *spec;
         let ranks = self.topology.ranks;
-        let argument = |problem: String| argument(collective, problem);
         let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
         let bytes =
             count.checked_mul(size).filter(|_| spec.job(self.rank, ranks).lengths().is_some_and(fits));
-        let bytes = bytes.ok_or_else(|| {
-            argument(format!("{count} elements of {size} bytes are more than can be addressed"))
-        })?;
+        let beyond = || format!("{count} elements of {size} bytes are more than can be addressed");
+        let bytes = bytes.ok_or_else(|| argument(collective.name(), beyond()))?;
         let ordered = options.plan.reduction == Reduction::Reproducible && collective.reduces();
         let fits = |plan: &algorithm::Plan| {
             (plan.uneven || spec.uneven.is_none())
@@ -292,7 +289,7 @@ impl Planner {
         let choice = choice
             .or_else(|| self.chooser.choose(collective, bytes, selected))
             .or_else(|| self.chooser.choose(collective, bytes, able));
-        let choice = choice.ok_or_else(|| argument("no algorithm can do it".to_owned()))?;
+        let choice = choice.ok_or_else(|| argument(collective.name(), "no algorithm can do it"))?;
         let chunk_bytes = self.settings.chunk_bytes;
         let writes = |plan| select::writes(plan, ranks, bytes, chunk_bytes, self.cheap_registration);
         let writes = |choice: Choice| choice.algorithm.plan(collective).map_or((false, false), writes);

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    GradientBuckets, MessageRequest, Request, Source, Tensor, TensorViewMut, buffer::test_memory::TestMemory,
+    GradientBuckets, MessageRequest, Request, Source, Tensor, TensorViewMut, buffer::tests::TestMemory,
     dtype::Alias, schedule::Collective,
 };
 

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::{small, world};
 use crate::{
     ProcessGroup, ReduceOp, Request,
-    buffer::test_memory::TestMemory,
+    buffer::tests::TestMemory,
     dtype::Dtype,
     schedule::{Collective, Step, Uneven},
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{erased::encode, hear, small, world};
 use crate::{
     Direction, Error, Failure, Foreign, MessageRequest, ProcessGroup, ReduceOp, Request, Result, Source,
-    buffer::test_memory::{TestMemory, nowhere},
+    buffer::tests::{TestMemory, nowhere},
     dtype::Dtype,
     schedule::{Collective, Uneven},
 };

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Buffer,
-    buffer::test_memory::{memfd, memory_of},
+    buffer::tests::{memfd, memory_of},
     dtype::Element,
     observed::{Observed, Withheld},
     random::Random,

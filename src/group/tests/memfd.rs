@@ -11,7 +11,7 @@ use unisono_transport::{
 
 use super::{one_shot::in_one_shot, *};
 use crate::{
-    buffer::test_memory::{memfd, memory_of},
+    buffer::tests::{memfd, memory_of},
     observed::{Observed, Withheld},
 };
 

@@ -9,7 +9,7 @@ use unisono_schedule::select::shown::COPIED_BYTES;
 use super::{in_place, reproducible::reduces, *};
 use crate::{
     Foreign, Request, TensorViewMut, Work,
-    buffer::test_memory::TestMemory,
+    buffer::tests::TestMemory,
     observed::{Observed, Withheld},
     random::Random,
 };

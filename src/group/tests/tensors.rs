@@ -353,7 +353,7 @@ fn small_ones_go_together_and_large_ones_from_where_they_lie() {
 #[test]
 fn malformed_headers_are_refused() {
     use crate::{
-        group::typed::tensors::header::TensorHeader,
+        group::typed::tensors::packing::TensorHeader,
         object::{decode, encode},
     };
     #[derive(serde::Serialize)]

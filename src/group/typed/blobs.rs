@@ -5,28 +5,28 @@
 
 use serde::Serialize;
 use unisono_engine::{
-    Inbound, Place, What,
+    Place,
     call::{Cargo, Form},
     memory::Borrowed,
 };
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    dtype::{Alias, Dtype},
+    dtype::Dtype,
     error::{Error, Result},
     group::{
-        collective::lengths::{UnevenCall, UnevenSteps, longest, numbers},
+        collective::{
+            check::outside,
+            lengths::{UNSENT, UnevenCall, UnevenSteps, longest},
+        },
         handle::Handle,
-        p2p::elements,
+        message::{elements, receive},
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
     },
     object::{ObjectError, encode},
     reduce::ReduceOp,
 };
-
-/// The word of a rank that could not make its blob.
-const UNSENT: usize = usize::MAX;
 
 /// The size of the first message of a broadcast: the word, and as much of the blob as fits.
 const HEAD: usize = 512;
@@ -67,15 +67,7 @@ impl Sequence {
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.group.config().object_limit };
-        let what = What::Receive(Inbound {
-            from,
-            tag: tag.into(),
-            form,
-            dtype: Dtype::U8,
-            alias: Alias::NONE,
-            place,
-        });
-        elements(self.messages(what).await?)
+        elements(self.messages(receive(form, Dtype::U8, from, tag, place)).await?)
     }
 }
 
@@ -127,7 +119,7 @@ impl UnevenSteps<'_> {
     /// Receives the bytes that the root broadcasts: this many.
     pub(crate) async fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
-        let borrowed = self.within(bytes, 0..len, 0..len)?;
+        let borrowed = Borrowed::within(bytes, 0..len, 0..len).ok_or_else(|| outside(self.name, len))?;
         self.run_broadcast(len, borrowed).await
     }
 
@@ -188,30 +180,12 @@ impl UnevenSteps<'_> {
 
     /// Scatters the root's blobs, which are concatenated and have these lengths: rank r gets blob r.
     pub(crate) async fn scatter_blobs(&mut self, blobs: Option<(&[u8], &[usize])>) -> Result<Blob<Vec<u8>>> {
-        let ranks = self.group.size();
-        let (bytes, lengths) = blobs.filter(|_| self.at_root()).unwrap_or_default();
+        let (bytes, lengths) = blobs.unzip();
         // If one blob is too large, no rank gets any.
-        let longest = if blobs.is_some() { longest(lengths) } else { UNSENT };
-        let words: Vec<u64> = match self.at_root() {
-            true => (0..ranks)
-                .flat_map(|rank| [lengths.get(rank).copied().unwrap_or_default(), longest])
-                .map(|word| word as u64)
-                .collect(),
-            false => Vec::new(),
-        };
-        let received = self.exchange(Collective::Scatter, 2, &words, 2).await?;
-        let [own, longest] = numbers(&received);
-        if let Err(problem) = self.length(longest) {
-            return Ok(Err(problem));
+        let (blocks, longest) = self.blocks_of_root(lengths).await?;
+        match self.length(longest) {
+            Err(problem) => Ok(Err(problem)),
+            Ok(_) => self.scatter_new(bytes.unwrap_or_default(), &blocks, longest).await.map(Ok),
         }
-        let mut blocks = vec![0; ranks];
-        match blocks.get_mut(self.group.rank()) {
-            Some(block) if !self.at_root() => *block = own,
-            _ => {}
-        }
-        let blocks = if self.at_root() { lengths } else { &blocks };
-        let mut blob = self.room::<u8>(&[own])?;
-        self.scatter(blocks, longest, Borrowed::apart(bytes, &mut blob)).await?;
-        Ok(Ok(blob))
     }
 }

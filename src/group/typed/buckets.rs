@@ -6,9 +6,9 @@ use unisono_schedule::Collective;
 
 use crate::{
     dtype::{Dtype, Element},
-    error::{Error, Result},
-    group::{ProcessGroup, collective::check::CollectiveCall, typed::coalesced::list},
-    reduce::{Kernel, KernelError, ReduceOp, Reduction},
+    error::Result,
+    group::{ProcessGroup, collective::check::CollectiveCall, plan::argument, typed::coalesced::list},
+    reduce::{Kernel, ReduceOp, Reduction},
     tensor::Tensor,
     work::Work,
 };
@@ -71,17 +71,15 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// reduction is [reproducible](Reduction::Reproducible), so that the sum does not overflow if the average does not.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the operation is not defined for the type; [`Error::Thread`] if the progress thread cannot be
-    /// started; [`Error::Tensor`] if memory is short.
+    /// [`Error::Argument`](crate::Error::Argument) if the operation is not defined for the type; [`Error::Thread`](crate::Error::Thread) if the progress thread cannot be
+    /// started; [`Error::Tensor`](crate::Error::Tensor) if memory is short.
     pub fn new(
         group: &'g ProcessGroup,
         lengths: &[usize],
         op: ReduceOp,
         bucket_bytes: usize,
     ) -> Result<Self> {
-        let problem =
-            |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
-        Kernel::new(T::DTYPE, op).map_err(problem)?;
+        Kernel::new(T::DTYPE, op).map_err(|error| argument("GradientBuckets::new", error.to_string()))?;
         // The check is here because the bucket's gradients would be lost if an all_reduce could not begin later.
         group.handle.shared.runtime.prepare()?;
         let op = match (op, group.handle.options.plan.reduction) {
@@ -130,10 +128,10 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// is then complete.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such parameter, if its gradient was already given in this step, or if it has another
-    /// length; [`Error::Failed`] if the group has failed.
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such parameter, if its gradient was already given in this step, or if it has another
+    /// length; [`Error::Failed`](crate::Error::Failed) if the group has failed.
     pub fn ready(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
-        let wrong = |problem: String| Err(Error::Argument { call: "GradientBuckets::ready", problem });
+        let wrong = |problem: String| Err(argument("GradientBuckets::ready", problem));
         let count = self.places.len();
         let (Some((bucket, place)), Some(ready)) =
             (self.places.get(parameter), self.ready.get_mut(parameter))
@@ -168,23 +166,21 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
     /// Waits until all gradients are reduced. Then [`gradient`](Self::gradient) returns them, and the next step may begin.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a gradient has not been given, or if [`ready`](Self::ready) could not begin an all_reduce;
-    /// [`Error::Failed`] if the ranks disagree on the call, or the group has failed.
+    /// [`Error::Argument`](crate::Error::Argument) if a gradient has not been given, or if [`ready`](Self::ready) could not begin an all_reduce;
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree on the call, or the group has failed.
     pub fn finish(&mut self) -> Result<()> {
         if let Some(parameter) = self.ready.iter().position(|ready| !ready) {
             let problem = format!(
                 "the gradient of parameter {parameter} has not been given; call ready() for every parameter, if need be \
                  with zeros"
             );
-            return Err(Error::Argument { call: "GradientBuckets::finish", problem });
+            return Err(argument("GradientBuckets::finish", problem));
         }
         if self.begun < self.buckets.len() {
             self.group.handle.shared.runtime.check()?;
-            let problem =
-                "the all_reduce of a bucket could not begin (see the error of ready()): its gradients are lost, and the other \
-                 ranks wait for it"
-                    .to_owned();
-            return Err(Error::Argument { call: "GradientBuckets::finish", problem });
+            let problem = "the all_reduce of a bucket could not begin (see the error of ready()): its gradients are lost, and the other \
+                 ranks wait for it";
+            return Err(argument("GradientBuckets::finish", problem));
         }
         for bucket in &mut self.buckets {
             if let Some(work) = bucket.work.take() {

@@ -6,9 +6,13 @@ use unisono_schedule::Collective;
 use crate::{
     config::fnv_of_words,
     dtype::Dtype,
-    error::{Error, Result},
-    group::{handle::Handle, plan::spec::CallSpec, sequence::Sequence},
-    reduce::{Kernel, KernelError, ReduceOp},
+    error::Result,
+    group::{
+        handle::Handle,
+        plan::{argument, spec::CallSpec},
+        sequence::Sequence,
+    },
+    reduce::{Kernel, ReduceOp},
     tensor::{Tensor, TensorViewMut},
 };
 
@@ -27,7 +31,9 @@ impl Handle {
             found.push(if let ReduceOp::PreMulSum(_) = op { Dtype::F64 } else { Dtype::U8 });
         }
         let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));
-        in_order.map(|dtype| Kernel::new(dtype, op).map_err(argument)).collect()
+        in_order
+            .map(|dtype| Kernel::new(dtype, op).map_err(|error| argument(NAME, error.to_string())))
+            .collect()
     }
 }
 
@@ -41,7 +47,25 @@ impl Sequence {
         list: u32,
     ) -> Result<()> {
         for kernel in kernels {
-            self.reduce_together(kernel, tensors, op, list).await?;
+            let dtype = kernel.dtype();
+            let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
+            // Packed copies of the tensors that are not contiguous.
+            let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
+            let packed: std::result::Result<Vec<_>, _> =
+                scattered.map(|tensor| tensor.view().pack()).collect();
+            let mut packed = packed.map_err(|error| self.stuck(error))?;
+            let mut copies = packed.iter_mut();
+            let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
+                None => copies.next().map(Tensor::bytes_mut),
+                bytes => bytes,
+            });
+            let pieces = pieces.collect();
+            self.reduce_pieces(kernel, op, list, pieces).await?;
+            let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
+            // `packed` comes first in the zip: if it is empty, no tensor is visited.
+            for (packed, tensor) in packed.iter().zip(scattered) {
+                tensor.unpack_from(packed.bytes()).map_err(|error| self.stuck(error))?;
+            }
         }
         Ok(())
     }
@@ -76,35 +100,6 @@ impl Sequence {
         let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
         self.run(dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
     }
-
-    /// Reduces the tensors of a kernel's type.
-    async fn reduce_together(
-        &mut self,
-        kernel: Kernel,
-        tensors: &mut [TensorViewMut<'_>],
-        op: ReduceOp,
-        list: u32,
-    ) -> Result<()> {
-        let dtype = kernel.dtype();
-        let mut tensors: Vec<_> = tensors.iter_mut().filter(|tensor| tensor.dtype() == dtype).collect();
-        // Packed copies of the tensors that are not contiguous.
-        let scattered = tensors.iter_mut().filter(|tensor| !tensor.lies_in_place());
-        let packed: std::result::Result<Vec<_>, _> = scattered.map(|tensor| tensor.view().pack()).collect();
-        let mut packed = packed.map_err(|error| self.stuck(error))?;
-        let mut copies = packed.iter_mut();
-        let pieces = tensors.iter_mut().filter_map(|tensor| match tensor.in_place() {
-            None => copies.next().map(Tensor::bytes_mut),
-            bytes => bytes,
-        });
-        let pieces = pieces.collect();
-        self.reduce_pieces(kernel, op, list, pieces).await?;
-        let scattered = tensors.into_iter().filter(|tensor| !tensor.lies_in_place());
-        // `packed` comes first in the zip: if it is empty, no tensor is visited.
-        for (packed, tensor) in packed.iter().zip(scattered) {
-            tensor.unpack_from(packed.bytes()).map_err(|error| self.stuck(error))?;
-        }
-        Ok(())
-    }
 }
 
 /// A hash of the types and shapes of tensors, in order; 0 for an empty list and for no other.
@@ -123,7 +118,3 @@ pub(crate) fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> u
 
 /// The call's name in errors.
 pub(crate) const NAME: &str = "all_reduce_coalesced";
-
-fn argument(error: KernelError) -> Error {
-    Error::Argument { call: NAME, problem: error.to_string() }
-}

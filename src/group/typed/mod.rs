@@ -1,8 +1,7 @@
 //! Calls for objects and tensors, made of collectives and messages. A header or an encoding describes the data that follow, so that the
 //! receiving ranks need not know types and shapes beforehand. `coalesced` and `buckets` reduce many tensors as one.
 
-mod blobs;
+pub(crate) mod blobs;
 pub(crate) mod buckets;
 pub(crate) mod coalesced;
-mod objects;
 pub(crate) mod tensors;

@@ -12,10 +12,7 @@ use crate::{
         collective::lengths::{UnevenCall, UnevenSteps},
         typed::{
             blobs::{Blob, cut},
-            tensors::{
-                header::{TensorHeader, TensorInfo},
-                packing::{packed, runs, unpack_each},
-            },
+            tensors::packing::{TensorHeader, TensorInfo, packed, runs, unpack_each},
         },
     },
     object::{ObjectError, decode, encode},

@@ -3,19 +3,16 @@
 use std::{fmt::Display, ops::Range};
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Inbound, Place, What, call::Form, memory::Borrowed};
+use unisono_engine::{Place, What, call::Form, memory::Borrowed};
 use unisono_schedule::Rank;
 
 use crate::{
-    dtype::{Alias, Dtype},
+    dtype::Dtype,
     error::{Error, Failure, Result},
     group::{
-        message::Receiver,
+        message::{Receiver, receive},
         sequence::Sequence,
-        typed::tensors::{
-            header::{TensorHeader, TensorInfo},
-            packing::{packed, runs, unpack_each, zeroed},
-        },
+        typed::tensors::packing::{TensorHeader, TensorInfo, packed, runs, unpack_each, zeroed},
     },
     object::decode,
     tensor::{Tensor, TensorError, TensorView, TensorViewMut},
@@ -68,19 +65,20 @@ impl Sequence {
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
         let runs = runs(&sizes(&infos), self.group.config().eager());
         // Small tensors share a message, from which they are unpacked.
+        let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
         for run in &runs {
             if let Some(info) = infos.get(run.start).filter(large) {
                 let place = Place::New { dtype: info.dtype, count: info.bytes / info.dtype.size() };
-                all.push(self.receive_part(place, from, inner));
+                all.push(part(place));
                 continue;
             }
             match tensors.get_mut(run.clone()).unwrap_or_default() {
-                [tensor] => all.push(self.receive_part(self.memory_of(tensor.bytes_mut()), from, inner)),
+                [tensor] => all.push(part(self.memory_of(tensor.bytes_mut()))),
                 several => {
                     let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
-                    all.push(self.receive_part(self.memory_of(&mut bytes), from, inner));
+                    all.push(part(self.memory_of(&mut bytes)));
                     shared.push(bytes);
                 }
             }
@@ -112,6 +110,7 @@ impl Sequence {
             return Err(self.abort_error_in("recv_tensors_into", &what));
         }
         // Runs of tensors that are unpacked, and their bytes.
+        let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
         let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         let mut all = Vec::new();
         let sizes = sizes(&infos);
@@ -119,12 +118,12 @@ impl Sequence {
             if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
                 && let Ok(bytes) = tensor.reborrow().into_bytes()
             {
-                all.push(self.receive_part(self.memory_of(bytes), from, inner));
+                all.push(part(self.memory_of(bytes)));
                 continue;
             }
             let len = sizes.get(run.clone()).unwrap_or_default().iter().sum();
             let mut bytes = zeroed(len).map_err(|error| self.abort_error_in("recv_tensors_into", &error))?;
-            all.push(self.receive_part(self.memory_of(&mut bytes), from, inner));
+            all.push(part(self.memory_of(&mut bytes)));
             packed.push((run, bytes));
         }
         self.messages(What::Several(all)).await?;
@@ -166,18 +165,6 @@ impl Sequence {
             registered: self.group.shared.runtime.registry.find(&output),
             output,
         }
-    }
-
-    /// Receives a message with elements.
-    fn receive_part(&self, place: Place, from: Rank, inner: u32) -> What {
-        What::Receive(Inbound {
-            from: Some(from),
-            tag: inner.into(),
-            form: Form::Inner,
-            dtype: Dtype::U8,
-            alias: Alias::NONE,
-            place,
-        })
     }
 }
 

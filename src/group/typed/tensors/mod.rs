@@ -1,7 +1,6 @@
 //! Calls for tensors whose types and shapes only their owners know: collectives of lists of tensors (`lists`), one tensor
 //! whose parts are on the ranks (`parts`), and messages between two ranks (`messages`).
 
-pub(crate) mod header;
 mod lists;
 mod messages;
 pub(crate) mod packing;

@@ -11,12 +11,10 @@ use crate::{
             check::outside,
             lengths::{UnevenCall, UnevenSteps, longest},
         },
+        plan::argument,
         typed::{
             blobs::cut,
-            tensors::{
-                header::{TensorHeader, TensorInfo},
-                packing::packed,
-            },
+            tensors::packing::{TensorHeader, TensorInfo, packed},
         },
     },
     object::{decode, encode},
@@ -73,24 +71,19 @@ impl UnevenCall {
     /// The shape of the joined tensor; or an error, the same on all ranks, if the ranks differ in `parts` or in type, or if the
     /// parts do not fit together.
     fn joined_shape(&self, all_parts: &[OwnedParts], infos: &[TensorInfo]) -> Result<Vec<usize>> {
-        let argument = |problem: String| Error::Argument { call: self.name, problem };
         let (Some(first_parts), Some(first)) = (all_parts.first(), infos.first()) else {
             return Err(outside(self.name, 0));
         };
         let (zero, global) = (self.group.global(0), |rank| self.group.global(rank));
         if let Some((rank, other)) = all_parts.iter().enumerate().find(|(_, other)| *other != first_parts) {
-            let problem = format!(
-                "rank {zero} joins parts by {:?}, rank {} by {:?}",
-                first_parts.read(),
-                global(rank),
-                other.read()
-            );
-            return Err(argument(problem));
+            let (mine, rank, theirs) = (first_parts.read(), global(rank), other.read());
+            let problem = format!("rank {zero} joins parts by {mine:?}, rank {rank} by {theirs:?}");
+            return Err(argument(self.name, problem));
         }
         if let Some((rank, other)) = infos.iter().enumerate().find(|(_, other)| other.dtype != first.dtype) {
             let (mine, theirs) = (first.dtype, other.dtype);
             let problem = format!("rank {zero} has elements of {mine}, rank {} of {theirs}", global(rank));
-            return Err(argument(problem));
+            return Err(argument(self.name, problem));
         }
         let shapes: Vec<&[usize]> = infos.iter().map(|info| &info.shape[..]).collect();
         Ok(first_parts.read().joined(first.dtype, &shapes, self.name, &self.group.shared.members)?)
