@@ -11,8 +11,8 @@ use unisono::{Error, Memory, Tensor};
 
 /// Bytes with Python's buffer protocol, freed with the last object that uses them: registered memory, which the NIC reads and writes
 /// without a copy, or the elements of a received tensor.
-#[pyclass(frozen, module = "unisono._native")]
-pub(crate) struct Buffer {
+#[pyclass(name = "Buffer", frozen, module = "unisono._native")]
+pub(crate) struct MemoryBuffer {
     base: usize,
     len: usize,
     /// `None` while it is dropped.
@@ -24,7 +24,7 @@ enum Owner {
     Tensor(#[expect(dead_code, reason = "kept for its drop")] Tensor),
 }
 
-impl Buffer {
+impl MemoryBuffer {
     pub(crate) fn registered(buffer: unisono::Buffer<u8>) -> Self {
         let (base, len) = (buffer.base().expose_provenance(), buffer.len());
         Self { base, len, owner: Some(Owner::Registered(buffer)) }
@@ -52,7 +52,7 @@ pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Resu
     Ok(unsafe { Memory::of_memfd(file, offset, bytes) }?)
 }
 
-impl Drop for Buffer {
+impl Drop for MemoryBuffer {
     /// Drops the owner without the GIL: other threads use the list of registered memory, and the last memory of a world may be
     /// freed here.
     fn drop(&mut self) {
@@ -62,7 +62,7 @@ impl Drop for Buffer {
 }
 
 #[pymethods]
-impl Buffer {
+impl MemoryBuffer {
     fn __len__(&self) -> usize {
         self.len
     }

@@ -12,19 +12,19 @@ use std::{
 };
 
 use pyo3::{IntoPyObjectExt, prelude::*, types::PyDict};
-use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
+use unisono::{
+    Direction, Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, group::Asynchronous,
+    schedule::Uneven,
+};
 
 use crate::{
-    buffer::{self, Buffer},
+    buffer::{self, MemoryBuffer},
     errors::{Class, exception, failure, of_call, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
     plain::Plain,
-    work::{Operation, Pending, SIGNALS, Work, received},
+    work::{Operation, PendingWork, SIGNALS, Work, received, with_signals},
 };
-
-/// Lengths of blocks in elements: of the input and of the output.
-type Lengths = (Vec<usize>, Vec<usize>);
 
 /// The name of messages' calls in errors.
 const MESSAGE: &str = "a message";
@@ -64,10 +64,8 @@ impl Leaving {
             drop(tell.send(left));
         };
         let thread = thread::Builder::new().name("unisono-leave".to_owned()).spawn(leave);
-        thread.map_err(|error| Cause::Argument {
-            call: "leave",
-            problem: format!("no thread can be started: {error}"),
-        })?;
+        let problem = |error: std::io::Error| format!("no thread can be started: {error}");
+        thread.map_err(|error| Cause::Argument { call: "leave", problem: problem(error) })?;
         Ok(Some(Self { left, world }))
     }
 
@@ -84,6 +82,11 @@ impl Group {
     /// The lock, which is never held while Python's or the library's code runs.
     fn leaving(&self) -> MutexGuard<'_, Option<Leaving>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This handle's group, from now on none.
+    fn taken(&self) -> Option<Arc<ProcessGroup>> {
+        self.handle.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Another handle, which must not be dropped by a thread that has the GIL: the last one leaves the world, and waits for all ranks.
@@ -114,13 +117,10 @@ impl Group {
         call: &'static str,
         run: impl FnOnce(&ProcessGroup) -> T + Send + 'static,
     ) -> PyResult<T> {
-        let mut signals = Ok(());
-        let ended = self.detached(py, call, |group| {
-            group.erased().elsewhere_while(call, run, SIGNALS, || {
-                signals = Python::attach(|py| py.check_signals());
-                signals.is_ok()
-            })
-        })?;
+        let (ended, signals) = with_signals(|go_on| {
+            self.detached(py, call, |group| group.erased().elsewhere_while(call, run, SIGNALS, go_on))
+        });
+        let ended = ended?;
         signals?;
         let ended = ended.map_err(|error| self.error(py, &error))?;
         ended.ok_or_else(|| self.failed(py, format!("{call}: nobody waits for it")))
@@ -150,65 +150,65 @@ impl Group {
         self.class.as_ref().map(|class| class.clone_ref(py))
     }
 
-    fn begun(&self, py: Python<'_>, call: &'static str, begun: Result<Pending, Cause>) -> PyResult<Work> {
-        let work = |pending| Work(Operation::new(call, pending, self.class(py)));
+    /// The work of an operation that has begun; `result` makes its result.
+    fn begun<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: &'static str,
+        begun: Result<unisono::Work<T>, Cause>,
+        result: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let work = |work| Work(Operation::new(call, PendingWork::new(work, result), self.class(py)));
         begun.map(work).map_err(|error| of_call(py, self.class.as_ref(), call, &error))
     }
 
-    /// Runs a collective, and lets Python handle signals meanwhile.
-    fn run(&self, py: Python<'_>, request: &Request<'_>, input: Foreign, output: Foreign) -> PyResult<()> {
-        let mut signals = Ok(());
-        let ended = self.detached(py, request.collective.name(), |group| {
-            group.erased().collective_while(request, input, output, SIGNALS, || {
-                signals = Python::attach(|py| py.check_signals());
-                signals.is_ok()
-            })
-        })?;
-        match ended {
-            Ok(memory) => finisher::dropped(py, memory.ok()),
-            Err(error) => return Err(self.error(py, &error)),
-        }
-        signals
-    }
-
-    /// Begins a collective.
-    fn begin_collective(
+    /// Runs a collective, and lets Python handle signals meanwhile; or begins it, and returns its work.
+    fn call(
         &self,
         py: Python<'_>,
+        waits: bool,
         request: &Request<'_>,
-        input: Foreign,
-        output: Foreign,
-    ) -> PyResult<Work> {
-        let begun = self.detached(py, request.collective.name(), |group| {
-            group.erased().begin_collective(request, input, output)
-        })?;
-        let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
-            finisher::dropped(py, memory);
-            Ok(py.None())
-        };
-        self.begun(py, request.collective.name(), begun.map(|work| Pending::new(work, ended)))
+        (input, output): (Foreign, Foreign),
+    ) -> PyResult<Option<Work>> {
+        let call = request.collective.name();
+        if !waits {
+            let begin = |group: &ProcessGroup| group.erased().begin_collective(request, input, output);
+            let begun = self.detached(py, call, begin)?;
+            let ended = |py: Python<'_>, memory| {
+                finisher::dropped(py, memory);
+                Ok(py.None())
+            };
+            return self.begun(py, call, begun, ended).map(Some);
+        }
+        let (ended, signals) = with_signals(|go_on| {
+            self.detached(py, call, |group| {
+                group.erased().collective_while(request, input, output, SIGNALS, go_on)
+            })
+        });
+        finisher::dropped(py, ended?.map_err(|error| self.error(py, &error))?.ok());
+        signals.map(|()| None)
     }
 
     /// Begins an operation with a handle whose calls have this timeout, without the GIL: a thread that waits may need it.
-    pub(crate) fn begin(
+    pub(crate) fn begin<T: Send + 'static>(
         &self,
         py: Python<'_>,
         call: &'static str,
         timeout: Option<f64>,
-        begin: impl FnOnce(&ProcessGroup) -> Result<Pending, Cause> + Send,
+        result: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+        begin: impl FnOnce(&ProcessGroup<Asynchronous>) -> Result<unisono::Work<T>, Cause> + Send,
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
         let begun = self.detached(py, call, |group| match timeout {
-            Some(timeout) => group.with_timeout(timeout).and_then(|group| begin(&group)),
-            None => begin(group),
+            Some(timeout) => group.with_timeout(timeout).and_then(|group| begin(&group.begin())),
+            None => begin(&group.begin()),
         })?;
-        self.begun(py, call, begun)
+        self.begun(py, call, begun, result)
     }
 
-    /// A new group, if this rank is a member.
-    fn part(&self, py: Python<'_>, made: Result<Option<ProcessGroup>, Cause>) -> PyResult<Option<Self>> {
-        let made = made.map_err(|error| self.error(py, &error))?;
-        Ok(made.map(|group| Self::new(group, self.class(py))))
+    /// A handle of a group that was made from this one.
+    fn made(&self, py: Python<'_>, made: Result<ProcessGroup, Cause>) -> PyResult<Self> {
+        made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
     }
 
     /// Begins messages: all, or none if one of them is invalid.
@@ -223,12 +223,8 @@ impl Group {
             (request, data.memory(Keep::new(keep)))
         });
         let begun = self.detached(py, MESSAGE, |group| group.erased().begin_messages(batch))?;
-        let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
-            finisher::dropped(py, memory);
-            peer.into_py_any(py)
-        };
         let begun = begun.map_err(|error| self.error(py, &error))?;
-        begun.into_iter().map(|work| self.begun(py, MESSAGE, Ok(Pending::new(work, sent)))).collect()
+        begun.into_iter().map(|work| self.begun(py, MESSAGE, Ok(work), peer)).collect()
     }
 
     /// Begins a message.
@@ -241,11 +237,7 @@ impl Group {
     ) -> PyResult<Work> {
         let data = data.memory(Keep::new(keep));
         let begun = self.detached(py, MESSAGE, |group| group.erased().begin_message(&request, data))?;
-        let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
-            finisher::dropped(py, memory);
-            peer.into_py_any(py)
-        };
-        self.begun(py, MESSAGE, begun.map(|work| Pending::new(work, sent)))
+        self.begun(py, MESSAGE, begun, peer)
     }
 }
 
@@ -287,11 +279,13 @@ impl Group {
         self.detached(py, "operations", |group| group.usage().operations)
     }
 
-    /// Runs a collective; returns when it has ended.
-    #[pyo3(signature = (collective, element, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
+    /// Runs a collective and returns when it has ended, or begins it and returns its work. `keep` keeps its memory alive until it has
+    /// ended.
+    #[pyo3(signature = (waits, collective, element, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
     fn collective(
         &self,
         py: Python<'_>,
+        waits: bool,
         collective: usize,
         element: u32,
         op: usize,
@@ -299,14 +293,22 @@ impl Group {
         root: usize,
         input: Operand,
         output: Operand,
-        lengths: Option<Lengths>,
+        lengths: Option<(Vec<usize>, Vec<usize>)>,
         coalesced: bool,
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
-        let request = request(collective, element, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        let (input, output) = operands::kept(&input, &output, Keep::new(keep));
-        self.run(py, &request, input, output)
+    ) -> PyResult<Option<Work>> {
+        let (dtype, alias) = operands::element(element)?;
+        let request = Request {
+            alias,
+            op: operands::operation(op, factor)?,
+            root,
+            lengths: lengths.as_ref().map(|(input, output)| Uneven { input, output }),
+            coalesced,
+            timeout: timeout.map(seconds).transpose()?,
+            ..Request::new(operands::collective(collective)?, dtype)
+        };
+        self.call(py, waits, &request, operands::kept(&input, &output, Keep::new(keep)))
     }
 
     /// Runs or begins a collective of tensors as torch's options describe it, if it is a plain one: its tensors are contiguous and in main
@@ -320,38 +322,12 @@ impl Group {
         opts: &Bound<'py, PyAny>,
         kinds: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        match Plain::new(operands::collective(collective)?, (given, wanted), opts, kinds)? {
-            None => false.into_bound_py_any(py),
-            Some(Plain { request, input, output, waits: true }) => {
-                self.run(py, &request, input, output)?;
-                true.into_bound_py_any(py)
-            }
-            Some(Plain { request, input, output, waits: false }) => {
-                self.begin_collective(py, &request, input, output)?.into_bound_py_any(py)
-            }
+        let plain = Plain::new(operands::collective(collective)?, (given, wanted), opts, kinds)?;
+        let Some(Plain { request, operands, waits }) = plain else { return false.into_bound_py_any(py) };
+        match self.call(py, waits, &request, operands)? {
+            Some(work) => work.into_bound_py_any(py),
+            None => true.into_bound_py_any(py),
         }
-    }
-
-    /// Begins a collective. `keep` keeps its memory alive until it has ended.
-    #[pyo3(signature = (collective, element, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
-    fn collective_async(
-        &self,
-        py: Python<'_>,
-        collective: usize,
-        element: u32,
-        op: usize,
-        factor: f64,
-        root: usize,
-        input: Operand,
-        output: Operand,
-        lengths: Option<Lengths>,
-        coalesced: bool,
-        timeout: Option<f64>,
-        keep: Option<Py<PyAny>>,
-    ) -> PyResult<Work> {
-        let request = request(collective, element, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        let (input, output) = operands::kept(&input, &output, Keep::new(keep));
-        self.begin_collective(py, &request, input, output)
     }
 
     /// Begins to send memory to a rank.
@@ -366,10 +342,7 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let (dtype, alias) = operands::element(element)?;
-        let request = MessageRequest { alias, timeout, ..MessageRequest::send(dtype, to, tag) };
-        self.begin_message(py, request, &data, keep)
+        self.begin_message(py, message(element, Direction::Send(to), tag, timeout)?, &data, keep)
     }
 
     /// Begins to receive into memory, from a rank or, if `source` is `None`, from any. The work's result is the sender.
@@ -384,11 +357,8 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let from = self::source(source);
-        let (dtype, alias) = operands::element(element)?;
-        let request = MessageRequest { alias, timeout, ..MessageRequest::recv(dtype, from, tag) };
-        self.begin_message(py, request, &data, keep)
+        let direction = Direction::Recv(self::source(source));
+        self.begin_message(py, message(element, direction, tag, timeout)?, &data, keep)
     }
 
     /// Begins to send memory to a rank, and to receive into memory from one, as if the two were apart. If one of the two is invalid,
@@ -405,51 +375,48 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Vec<Work>> {
-        let timeout = timeout.map(seconds).transpose()?;
-        let from = self::source(source);
-        let ((sent, alias), (received, other)) = (operands::element(given.0)?, operands::element(wanted.0)?);
-        let send = MessageRequest { alias, timeout, ..MessageRequest::send(sent, to, tag) };
-        let recv = MessageRequest { alias: other, timeout, ..MessageRequest::recv(received, from, tag) };
+        let send = message(given.0, Direction::Send(to), tag, timeout)?;
+        let recv = message(wanted.0, Direction::Recv(self::source(source)), tag, timeout)?;
         self.begin_messages(py, [(send, &given.1), (recv, &wanted.1)], keep)
     }
 
     /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
     fn create_group(&self, py: Python<'_>, ranks: Vec<usize>, tag: u64) -> PyResult<Self> {
         let made = self.elsewhere(py, "create_group", move |parent| parent.create_group(&ranks, tag))?;
-        made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
+        self.made(py, made)
     }
 
     /// Makes a group of these ranks of this group. All ranks of this group call it; the others get `None`.
     fn new_group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Self>> {
         let made = self.elsewhere(py, "new_group", move |parent| parent.new_group(&ranks))?;
-        self.part(py, made)
+        made.transpose().map(|made| self.made(py, made)).transpose()
     }
 
     /// Makes groups of the ranks that give the same color, ordered by key. A rank without a color gets `None`.
     fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Self>> {
         let made = self.elsewhere(py, "split", move |parent| parent.split(color, key))?;
-        self.part(py, made)
+        made.transpose().map(|made| self.made(py, made)).transpose()
     }
 
     /// Another handle of the group whose calls have this timeout, in seconds.
     fn with_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<Self> {
         let timeout = seconds(timeout)?;
         let group = self.detached(py, "with_timeout", |group| group.with_timeout(timeout))?;
-        group.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
+        self.made(py, group)
     }
 
     /// Zeroed memory that the NIC knows.
-    fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
+    fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<MemoryBuffer> {
         let buffer = self.detached(py, "buffer", |group| group.buffer::<u8>(bytes))?;
-        buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
+        buffer.map(MemoryBuffer::registered).map_err(|error| self.error(py, &error))
     }
 
     /// A part of a memfd, which the NIC and the ranks of the host know from now on.
-    fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<Buffer> {
+    fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<MemoryBuffer> {
         let buffer = self.detached(py, "buffer_from", |group| {
             unisono::Buffer::<u8>::of(group, buffer::memory_of(file, offset, bytes)?)
         })?;
-        buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
+        buffer.map(MemoryBuffer::registered).map_err(|error| self.error(py, &error))
     }
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
@@ -466,8 +433,7 @@ impl Group {
 
     /// Begins to leave the world: `leave` waits for it. On another group: drops this handle.
     fn begin_leave(&self, py: Python<'_>) -> PyResult<()> {
-        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(group) = handle else { return Ok(()) };
+        let Some(group) = self.taken() else { return Ok(()) };
         let leaving = py.detach(|| Leaving::begin(group)).map_err(|error| self.error(py, &error))?;
         *self.leaving() = leaving;
         Ok(())
@@ -496,7 +462,7 @@ impl Group {
 
     /// Drops this handle; the last handle of a world leaves it.
     fn close(&self, py: Python<'_>) {
-        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
+        let handle = self.taken();
         py.detach(|| drop(handle));
     }
 
@@ -514,38 +480,32 @@ impl Group {
     }
 }
 
+/// The result of an operation that has none.
+pub(crate) fn nothing<T>(py: Python<'_>, _: T) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
 /// The rank to receive from: this one, or any.
 pub(crate) fn source(rank: Option<usize>) -> Source {
     rank.map_or(Source::Any, Source::Rank)
 }
 
-/// A collective as Python describes it.
-fn request(
-    collective: usize,
-    element: u32,
-    (op, factor): (usize, f64),
-    root: usize,
-    lengths: Option<&Lengths>,
-    coalesced: bool,
-    timeout: Option<f64>,
-) -> PyResult<Request<'_>> {
-    let (dtype, alias) = operands::element(element)?;
-    Ok(Request {
-        alias,
-        op: operands::operation(op, factor)?,
-        root,
-        lengths: lengths.map(|(input, output)| Uneven { input, output }),
-        coalesced,
-        timeout: timeout.map(seconds).transpose()?,
-        ..Request::new(operands::collective(collective)?, dtype)
-    })
+/// A message as Python describes it.
+fn message(element: u32, direction: Direction, tag: u32, timeout: Option<f64>) -> PyResult<MessageRequest> {
+    let ((dtype, alias), timeout) = (operands::element(element)?, timeout.map(seconds).transpose()?);
+    Ok(MessageRequest { direction, dtype, alias, tag, timeout })
+}
+
+/// The result of a message: the other rank.
+fn peer(py: Python<'_>, (memory, peer): (Foreign, usize)) -> PyResult<Py<PyAny>> {
+    finisher::dropped(py, memory);
+    peer.into_py_any(py)
 }
 
 impl Drop for Group {
     /// The last handle of a world waits for the other ranks.
     fn drop(&mut self) {
-        let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let leaving = self.leaving().take();
+        let (handle, leaving) = (self.taken(), self.leaving().take());
         if handle.is_some() || leaving.is_some() {
             Python::attach(|py| py.detach(|| drop((handle, leaving))));
         }

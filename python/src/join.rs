@@ -3,7 +3,7 @@
 use std::{
     sync::{Mutex, PoisonError, mpsc::channel},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use pyo3::{
@@ -26,22 +26,16 @@ use crate::{
 
 /// Where a process meets the others of a world, and its rank.
 #[derive(FromPyObject)]
+#[pyo3(from_item_all)]
 pub(crate) struct StorePlace {
-    #[pyo3(item)]
     rank: usize,
-    #[pyo3(item)]
     size: usize,
     /// Where rank 0 serves the store: a name or address that all hosts reach.
-    #[pyo3(item)]
     host: String,
-    #[pyo3(item)]
     token: String,
     /// In seconds; `None` for that of the environment or the default.
-    #[pyo3(item)]
     timeout: Option<f64>,
-    #[pyo3(item)]
     join_timeout: Option<f64>,
-    #[pyo3(item)]
     leave_timeout: Option<f64>,
 }
 
@@ -62,12 +56,8 @@ impl StorePlace {
             }
             return Err(exception(py, class.as_ref(), &error));
         }
-        if let Some(timeout) = self.timeout {
-            config.timeout = seconds(timeout)?;
-        }
-        if let Some(timeout) = self.join_timeout {
-            config.join_timeout = seconds(timeout)?;
-        }
+        set(&mut config.timeout, self.timeout)?;
+        set(&mut config.join_timeout, self.join_timeout)?;
         if let Some(timeout) = self.leave_timeout {
             config.leave_timeout = Some(seconds(timeout)?);
         }
@@ -76,8 +66,8 @@ impl StorePlace {
 }
 
 /// The store of a world, served by this process, its rank 0.
-#[pyclass(frozen, module = "unisono._native")]
-pub(crate) struct Store {
+#[pyclass(name = "Store", frozen, module = "unisono._native")]
+pub(crate) struct ServedStore {
     port: u16,
     config: Config,
     class: Class,
@@ -86,7 +76,7 @@ pub(crate) struct Store {
 }
 
 #[pymethods]
-impl Store {
+impl ServedStore {
     /// Serves a store on a free port.
     #[staticmethod]
     #[pyo3(signature = (meeting, errors=None))]
@@ -117,7 +107,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for ServedStore {
     /// Drops the store without the GIL, because its threads end.
     fn drop(&mut self) {
         let store = self.store.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -135,25 +125,17 @@ pub(crate) fn join(py: Python<'_>, meeting: StorePlace, port: u16, errors: Class
 
 /// The settings that a program gives; `None` where the environment or the default holds.
 #[derive(FromPyObject)]
+#[pyo3(from_item_all)]
 pub(crate) struct WorldSettings {
-    #[pyo3(item)]
     rank: Option<usize>,
-    #[pyo3(item)]
     size: Option<usize>,
-    #[pyo3(item)]
     store: Option<String>,
-    #[pyo3(item)]
     token: Option<String>,
     /// In seconds.
-    #[pyo3(item)]
     timeout: Option<f64>,
-    #[pyo3(item)]
     join_timeout: Option<f64>,
-    #[pyo3(item)]
     provider: Option<String>,
-    #[pyo3(item)]
     interface: Option<String>,
-    #[pyo3(item)]
     reduction: Option<String>,
 }
 
@@ -180,12 +162,8 @@ impl WorldSettings {
             }
             other => PyValueError::new_err(other.to_string()),
         })?;
-        if let Some(timeout) = self.timeout {
-            config.timeout = seconds(timeout)?;
-        }
-        if let Some(timeout) = self.join_timeout {
-            config.join_timeout = seconds(timeout)?;
-        }
+        set(&mut config.timeout, self.timeout)?;
+        set(&mut config.join_timeout, self.join_timeout)?;
         Ok(())
     }
 }
@@ -203,6 +181,14 @@ impl WorldSettings {
             config.cannot_join(why);
         }
     }
+}
+
+/// Sets a time of the configuration if one is given, in seconds.
+fn set(time: &mut Duration, given: Option<f64>) -> PyResult<()> {
+    if let Some(given) = given {
+        *time = seconds(given)?;
+    }
+    Ok(())
 }
 
 /// Joins a world: the one that a launcher's environment describes, unless `settings` have rank and size.

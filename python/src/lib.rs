@@ -31,12 +31,12 @@ mod _native {
 
     #[pymodule_export]
     use super::{
-        buffer::Buffer,
+        buffer::MemoryBuffer,
         errors::{Error, late_failure},
         files::{broadcast_file, recv_file, send_file},
         finisher::{Calls, call_soon, end_calls, unraisable},
         group::Group,
-        join::{Store, init_world, join},
+        join::{ServedStore, init_world, join},
         objects::{
             all_gather_object, broadcast_object, gather_object, recv_object, scatter_object, send_object,
         },

@@ -47,6 +47,7 @@ const COMPLEX_TOO: u8 = 13;
 const FIRST: u8 = 64;
 
 impl Mark {
+    /// In the order of their bytes, which count from 1.
     const PLAIN: [Self; 7] = [
         Self::Tuple,
         Self::Set,
@@ -60,21 +61,16 @@ impl Mark {
     /// Its byte.
     pub(crate) fn code(self) -> u8 {
         match self {
-            Self::Tuple => 1,
-            Self::Set => 2,
-            Self::FrozenSet => 3,
-            Self::ByteArray => 4,
-            Self::Integer => 5,
-            Self::Complex => 6,
-            Self::Pickle => 7,
             Self::Numpy(place) => FIRST + place,
+            plain => (1..).zip(Self::PLAIN).find(|(_, mark)| *mark == plain).map_or(0, |(code, _)| code),
         }
     }
 
     /// The mark of a byte.
     pub(crate) fn of(code: u8) -> Option<Self> {
         let numpy = || code.checked_sub(FIRST).filter(|place| usize::from(*place) < NUMPY.len());
-        Self::PLAIN.into_iter().find(|mark| mark.code() == code).or_else(|| numpy().map(Self::Numpy))
+        let plain = usize::from(code).checked_sub(1).and_then(|at| Self::PLAIN.get(at)).copied();
+        plain.or_else(|| numpy().map(Self::Numpy))
     }
 
     /// A scalar of numpy, and what its `item` returns.

@@ -3,10 +3,14 @@
 use pyo3::{IntoPyObjectExt, prelude::*};
 
 use crate::{
-    group::{self, Group},
+    group::{self, Group, nothing},
     value::Value,
-    work::{Pending, Work},
+    work::Work,
 };
+
+fn one(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+    value.into_python(py)
+}
 
 /// Broadcasts the root's object; `value` counts only there. The work's result is the object.
 #[pyfunction]
@@ -17,9 +21,8 @@ pub(crate) fn broadcast_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let value = Value::of(value);
-    group.get().begin(group.py(), "broadcast_object", timeout, |handle| {
-        let work = handle.begin().broadcast_object(Some(value), root)?;
-        Ok(Pending::new(work, |py, value| value.into_python(py)))
+    group.get().begin(group.py(), "broadcast_object", timeout, one, |begin| {
+        begin.broadcast_object(Some(value), root)
     })
 }
 
@@ -32,14 +35,9 @@ pub(crate) fn gather_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let value = Value::of(value);
-    group.get().begin(group.py(), "gather_object", timeout, |handle| {
-        let work = handle.begin().gather_object(&value, root)?;
-        let list = |py: Python<'_>, values: Option<Vec<Value>>| match values {
-            Some(values) => Value::List(values).into_python(py),
-            None => Ok(py.None()),
-        };
-        Ok(Pending::new(work, list))
-    })
+    let list =
+        |py: Python<'_>, values: Option<Vec<_>>| values.map_or(Value::None, Value::List).into_python(py);
+    group.get().begin(group.py(), "gather_object", timeout, list, |begin| begin.gather_object(&value, root))
 }
 
 /// Gathers all ranks' objects on every rank. The work's result is their list.
@@ -50,10 +48,8 @@ pub(crate) fn all_gather_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let value = Value::of(value);
-    group.get().begin(group.py(), "all_gather_object", timeout, |handle| {
-        let work = handle.begin().all_gather_object(&value)?;
-        Ok(Pending::new(work, |py, values| Value::List(values).into_python(py)))
-    })
+    let list = |py: Python<'_>, values| Value::List(values).into_python(py);
+    group.get().begin(group.py(), "all_gather_object", timeout, list, |begin| begin.all_gather_object(&value))
 }
 
 /// Scatters the root's objects; `values` counts only there: a list, or `None` if there is none. The work's result is this rank's.
@@ -65,10 +61,7 @@ pub(crate) fn scatter_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let values = values.map(|values| values.iter().map(Value::of).collect());
-    group.get().begin(group.py(), "scatter_object", timeout, |handle| {
-        let work = handle.begin().scatter_object(values, root)?;
-        Ok(Pending::new(work, |py, value: Value| value.into_python(py)))
-    })
+    group.get().begin(group.py(), "scatter_object", timeout, one, |begin| begin.scatter_object(values, root))
 }
 
 /// Sends an object.
@@ -81,10 +74,9 @@ pub(crate) fn send_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let value = Value::of(value);
-    group.get().begin(group.py(), "send_object", timeout, |handle| {
-        let work = handle.begin().send_object(&value, (to, tag))?;
-        Ok(Pending::new(work, |py, ()| Ok(py.None())))
-    })
+    group
+        .get()
+        .begin(group.py(), "send_object", timeout, nothing, |begin| begin.send_object(&value, (to, tag)))
 }
 
 /// Receives an object, from a rank or, if `source` is `None`, from any. The work's result is the object and its sender.
@@ -95,10 +87,8 @@ pub(crate) fn recv_object(
     tag: u32,
     timeout: Option<f64>,
 ) -> PyResult<Work> {
-    group.get().begin(group.py(), "recv_object", timeout, |handle| {
-        let work = handle.begin().recv_object((group::source(source), tag))?;
-        let pair =
-            |py: Python<'_>, (value, from): (Value, usize)| (value.into_python(py)?, from).into_py_any(py);
-        Ok(Pending::new(work, pair))
+    let pair = |py: Python<'_>, (value, from): (Value, usize)| (value.into_python(py)?, from).into_py_any(py);
+    group.get().begin(group.py(), "recv_object", timeout, pair, |begin| {
+        begin.recv_object((group::source(source), tag))
     })
 }

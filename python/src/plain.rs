@@ -17,8 +17,8 @@ use crate::{
 /// A collective that is ready to run.
 pub(crate) struct Plain {
     pub request: Request<'static>,
-    pub input: Foreign,
-    pub output: Foreign,
+    /// The input and the output.
+    pub operands: (Foreign, Foreign),
     /// True if the call returns only when it has ended.
     pub waits: bool,
 }
@@ -62,7 +62,7 @@ impl Plain {
         let (dtype, alias) = operands::element(element)?;
         let request = Request { alias, op, root, ..Request::new(collective, dtype) };
         let waits = !opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?;
-        Ok(Some(Self { request, input, output: output.memory(keep(wanted)), waits }))
+        Ok(Some(Self { request, operands: (input, output.memory(keep(wanted))), waits }))
     }
 }
 

@@ -4,11 +4,11 @@ use pyo3::{IntoPyObjectExt, buffer::PyBuffer, prelude::*};
 use unisono::{Tensor, tensor::Parts};
 
 use crate::{
-    buffer::Buffer,
+    buffer::MemoryBuffer,
     errors::exception,
-    group::{self, Group},
+    group::{self, Group, nothing},
     operands,
-    work::{Pending, Work},
+    work::Work,
 };
 
 /// A tensor from Python: its dtype's code, shape, and contiguous bytes.
@@ -29,7 +29,7 @@ fn all_owned(py: Python<'_>, tensors: Vec<Given>) -> PyResult<Vec<Tensor>> {
 /// A tensor for Python: its dtype's code, shape and memory.
 fn taken(py: Python<'_>, tensor: Tensor) -> PyResult<Py<PyAny>> {
     let (dtype, shape) = (tensor.dtype().code(), tensor.shape().to_vec());
-    (dtype, shape, Buffer::elements(tensor)).into_py_any(py)
+    (dtype, shape, MemoryBuffer::elements(tensor)).into_py_any(py)
 }
 
 fn all_taken(py: Python<'_>, tensors: Vec<Tensor>) -> PyResult<Vec<Py<PyAny>>> {
@@ -38,17 +38,15 @@ fn all_taken(py: Python<'_>, tensors: Vec<Tensor>) -> PyResult<Vec<Py<PyAny>>> {
 
 /// How a tensor is split, as Python describes it.
 #[derive(FromPyObject)]
-pub(crate) struct Split {
-    #[pyo3(item)]
+#[pyo3(from_item_all)]
+pub(crate) struct TensorSplit {
     axis: usize,
-    #[pyo3(item)]
     indices: Option<Vec<isize>>,
     /// Rows and columns of the grid.
-    #[pyo3(item)]
     blocks: Option<(usize, usize)>,
 }
 
-impl Split {
+impl TensorSplit {
     fn parts(&self) -> Parts<'_> {
         match (&self.indices, self.blocks) {
             (_, Some((rows, columns))) => Parts::Blocks { rows, columns },
@@ -68,10 +66,9 @@ pub(crate) fn send_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
-    group.get().begin(group.py(), "send_tensors", timeout, |handle| {
-        let work = handle.begin().send_tensors(tensors, (to, tag))?;
-        Ok(Pending::new(work, |py, _| Ok(py.None())))
-    })
+    group
+        .get()
+        .begin(group.py(), "send_tensors", timeout, nothing, |begin| begin.send_tensors(tensors, (to, tag)))
 }
 
 /// Receives tensors, from a rank or, if `source` is `None`, from any. The work's result is their list and the sender.
@@ -82,12 +79,9 @@ pub(crate) fn recv_tensors(
     tag: u32,
     timeout: Option<f64>,
 ) -> PyResult<Work> {
-    group.get().begin(group.py(), "recv_tensors", timeout, |handle| {
-        let work = handle.begin().recv_tensors((group::source(source), tag))?;
-        let pair = |py: Python<'_>, (tensors, from): (Vec<Tensor>, usize)| {
-            (all_taken(py, tensors)?, from).into_py_any(py)
-        };
-        Ok(Pending::new(work, pair))
+    let pair = |py: Python<'_>, (tensors, from)| (all_taken(py, tensors)?, from).into_py_any(py);
+    group.get().begin(group.py(), "recv_tensors", timeout, pair, |begin| {
+        begin.recv_tensors((group::source(source), tag))
     })
 }
 
@@ -100,10 +94,10 @@ pub(crate) fn broadcast_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let tensors = tensors.map(|tensors| all_owned(group.py(), tensors)).transpose()?;
-    group.get().begin(group.py(), "broadcast_tensors", timeout, |handle| {
-        let work = handle.begin().broadcast_tensors(tensors, root)?;
-        Ok(Pending::new(work, |py, tensors| all_taken(py, tensors)?.into_py_any(py)))
-    })
+    let list = |py: Python<'_>, tensors| all_taken(py, tensors)?.into_py_any(py);
+    group
+        .get()
+        .begin(group.py(), "broadcast_tensors", timeout, list, |begin| begin.broadcast_tensors(tensors, root))
 }
 
 /// Lists of tensors, one for each rank.
@@ -121,13 +115,12 @@ pub(crate) fn gather_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
-    group.get().begin(group.py(), "gather_tensors", timeout, |handle| {
-        let work = handle.begin().gather_tensors(tensors, root)?;
-        Ok(Pending::new(work, |py, (_, gathered)| match gathered {
-            Some(gathered) => lists(py, gathered),
-            None => Ok(py.None()),
-        }))
-    })
+    let gathered = |py: Python<'_>, (_, gathered): (_, Option<_>)| {
+        gathered.map(|gathered| lists(py, gathered)).transpose()?.into_py_any(py)
+    };
+    group
+        .get()
+        .begin(group.py(), "gather_tensors", timeout, gathered, |begin| begin.gather_tensors(tensors, root))
 }
 
 /// Gathers all ranks' tensors on every rank. The work's result is a list for each rank.
@@ -138,10 +131,10 @@ pub(crate) fn all_gather_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
-    group.get().begin(group.py(), "all_gather_tensors", timeout, |handle| {
-        let work = handle.begin().all_gather_tensors(tensors)?;
-        Ok(Pending::new(work, |py, (_, gathered)| lists(py, gathered)))
-    })
+    let gathered = |py: Python<'_>, (_, gathered)| lists(py, gathered);
+    group
+        .get()
+        .begin(group.py(), "all_gather_tensors", timeout, gathered, |begin| begin.all_gather_tensors(tensors))
 }
 
 /// Splits the root's tensor; on other ranks `tensor` is `None`. The work's result is this rank's part.
@@ -149,14 +142,14 @@ pub(crate) fn all_gather_tensors(
 pub(crate) fn scatter_tensor(
     group: &Bound<'_, Group>,
     tensor: Option<Given>,
-    split: Split,
+    split: TensorSplit,
     root: usize,
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let tensor = tensor.map(|tensor| owned(group.py(), tensor)).transpose()?;
-    group.get().begin(group.py(), "scatter_tensor", timeout, |handle| {
-        let work = handle.begin().scatter_tensor(tensor, split.parts(), root)?;
-        Ok(Pending::new(work, |py, (_, part)| taken(py, part)))
+    let part = |py: Python<'_>, (_, part)| taken(py, part);
+    group.get().begin(group.py(), "scatter_tensor", timeout, part, |begin| {
+        begin.scatter_tensor(tensor, split.parts(), root)
     })
 }
 
@@ -165,17 +158,16 @@ pub(crate) fn scatter_tensor(
 pub(crate) fn gather_tensor(
     group: &Bound<'_, Group>,
     part: Given,
-    split: Split,
+    split: TensorSplit,
     root: usize,
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let part = owned(group.py(), part)?;
-    group.get().begin(group.py(), "gather_tensor", timeout, |handle| {
-        let work = handle.begin().gather_tensor(part, split.parts(), root)?;
-        Ok(Pending::new(work, |py, (_, whole)| match whole {
-            Some(whole) => taken(py, whole),
-            None => Ok(py.None()),
-        }))
+    let whole = |py: Python<'_>, (_, whole): (_, Option<_>)| {
+        whole.map(|whole| taken(py, whole)).transpose()?.into_py_any(py)
+    };
+    group.get().begin(group.py(), "gather_tensor", timeout, whole, |begin| {
+        begin.gather_tensor(part, split.parts(), root)
     })
 }
 
@@ -184,12 +176,12 @@ pub(crate) fn gather_tensor(
 pub(crate) fn all_gather_tensor(
     group: &Bound<'_, Group>,
     part: Given,
-    split: Split,
+    split: TensorSplit,
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     let part = owned(group.py(), part)?;
-    group.get().begin(group.py(), "all_gather_tensor", timeout, |handle| {
-        let work = handle.begin().all_gather_tensor(part, split.parts())?;
-        Ok(Pending::new(work, |py, (_, whole)| taken(py, whole)))
+    let whole = |py: Python<'_>, (_, whole)| taken(py, whole);
+    group.get().begin(group.py(), "all_gather_tensor", timeout, whole, |begin| {
+        begin.all_gather_tensor(part, split.parts())
     })
 }

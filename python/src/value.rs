@@ -343,11 +343,7 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Value, A::Error> {
-        let mut values = Vec::new();
-        while let Some(value) = sequence.next_element()? {
-            values.push(value);
-        }
-        Ok(Value::List(values))
+        std::iter::from_fn(|| sequence.next_element().transpose()).collect::<Result<_, _>>().map(Value::List)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {

@@ -35,10 +35,20 @@ pub(crate) fn received<T: Send>(py: Python<'_>, receiver: &mut Receiver<T>) -> P
     })
 }
 
-/// The library's handle of an operation.
-pub(crate) struct Pending(Box<dyn Handle>);
+/// Calls `run` with a function that lets Python handle signals, and is false if this has raised an exception, which is returned too.
+pub(crate) fn with_signals<T>(run: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> T) -> (T, PyResult<()>) {
+    let mut signals = Ok(());
+    let result = run(&mut || {
+        signals = Python::attach(|py| py.check_signals());
+        signals.is_ok()
+    });
+    (result, signals)
+}
 
-impl Pending {
+/// The library's handle of an operation.
+pub(crate) struct PendingWork(Box<dyn Handle>);
+
+impl PendingWork {
     /// `result` makes the work's result of what the operation returns, and drops the rest.
     pub(crate) fn new<T: Send + 'static>(
         work: unisono::Work<T>,
@@ -94,7 +104,7 @@ enum Problem {
 /// An operation, and its result once it has ended.
 pub(crate) struct Operation {
     call: &'static str,
-    pending: Pending,
+    pending: PendingWork,
     class: Class,
     result: OnceLock<Result<Py<PyAny>, Problem>>,
     /// The thread that makes the result. It runs Python's code, so no thread waits for it with the GIL.
@@ -105,7 +115,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    pub(crate) fn new(call: &'static str, pending: Pending, class: Class) -> Arc<Self> {
+    pub(crate) fn new(call: &'static str, pending: PendingWork, class: Class) -> Arc<Self> {
         let (result, maker, made) = (OnceLock::new(), Mutex::default(), Condvar::new());
         Arc::new(Self { call, pending, class, result, maker, made, callbacks: Mutex::default() })
     }
@@ -170,16 +180,11 @@ impl Operation {
 
     /// Waits until the operation has ended, and lets Python handle signals meanwhile.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let mut signals = Ok(());
         if self.result.get().is_none() {
-            let mut go_on = || {
-                signals = Python::attach(|py| py.check_signals());
-                signals.is_ok()
-            };
-            let ended = py.detach(|| self.pending.0.wait_done_while(&mut go_on));
+            let (ended, signals) = with_signals(|go_on| py.detach(|| self.pending.0.wait_done_while(go_on)));
             ended.map_err(|error| exception(py, self.class.as_ref(), &error))?;
+            signals?;
         }
-        signals?;
         self.result(py)
     }
 

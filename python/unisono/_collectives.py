@@ -6,20 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from unisono import _checks, _native
+from unisono import _checks
 from unisono._arrays import Array, ArrayLike, Operand, elements, movement, new, read, reduction, write
-from unisono._codes import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BARRIER,
-    BROADCAST,
-    GATHER,
-    REDUCE,
-    REDUCE_SCATTER,
-    SCATTER,
-)
-from unisono._handle import Handle, beginning, nothing
+from unisono._codes import COLLECTIVES
+from unisono._handle import Handle, beginning
 from unisono._work import Work
 
 # The lengths of blocks of the input and of the output.
@@ -52,7 +42,7 @@ class Collectives(Handle):
         if wanted is None:
             wanted = new("all_reduce", given.shape, given.dtype)
         described = reduction("all_reduce", given.dtype, op)
-        return self._collective(ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
+        return self._collective("all_reduce", described, 0, given, wanted, None, timeout, out)
 
     all_reduce_async = beginning(all_reduce)
 
@@ -72,7 +62,7 @@ class Collectives(Handle):
         if at_root and wanted is None:
             wanted = new("reduce", given.shape, given.dtype)
         described = reduction("reduce", given.dtype, op)
-        return self._collective(REDUCE, described, root, given, wanted, None, timeout, out)
+        return self._collective("reduce", described, root, given, wanted, None, timeout, out)
 
     reduce_async = beginning(reduce)
 
@@ -104,7 +94,7 @@ class Collectives(Handle):
         else:
             rows = self._share(call, given) if blocks is None else blocks[self.rank]
             wanted = new(call, (rows, *given.shape[1:]), given.dtype)
-        return self._collective(REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
+        return self._collective("reduce_scatter", described, 0, given, wanted, known, timeout, out)
 
     reduce_scatter_async = beginning(reduce_scatter)
 
@@ -120,7 +110,7 @@ class Collectives(Handle):
         at_root = self.rank == root
         operand = read("broadcast", array) if at_root else write("broadcast", array, False)
         described = movement("broadcast", operand.dtype)
-        return self._collective(BROADCAST, described, root, None, operand, None, timeout, array)
+        return self._collective("broadcast", described, root, None, operand, None, timeout, array)
 
     broadcast_async = beginning(broadcast)
 
@@ -151,7 +141,7 @@ class Collectives(Handle):
             given, wanted = None, write(call, out, False)
             known = None if lengths is None else ([], [])
         described = movement(call, wanted.dtype)
-        return self._collective(SCATTER, described, root, given, wanted, known, timeout, out)
+        return self._collective("scatter", described, root, given, wanted, known, timeout, out)
 
     scatter_async = beginning(scatter)
 
@@ -179,7 +169,7 @@ class Collectives(Handle):
         given = read("all_gather", array)
         wanted, known = self._gathered("all_gather", given, out, lengths)
         described = movement("all_gather", given.dtype)
-        return self._collective(ALL_GATHER, described, 0, given, wanted, known, timeout, out)
+        return self._collective("all_gather", described, 0, given, wanted, known, timeout, out)
 
     all_gather_async = beginning(all_gather)
 
@@ -204,7 +194,7 @@ class Collectives(Handle):
         else:
             wanted, known = None, None if lengths is None else ([], [])
         described = movement("gather", given.dtype)
-        return self._collective(GATHER, described, root, given, wanted, known, timeout, out)
+        return self._collective("gather", described, root, given, wanted, known, timeout, out)
 
     gather_async = beginning(gather)
 
@@ -240,7 +230,7 @@ class Collectives(Handle):
         if wanted is None:
             wanted = new(call, shape, given.dtype)
         described = movement(call, given.dtype)
-        return self._collective(ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
+        return self._collective("all_to_all", described, 0, given, wanted, known, timeout, out)
 
     all_to_all_async = beginning(all_to_all)
 
@@ -248,9 +238,7 @@ class Collectives(Handle):
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns when all ranks have called it. Raises the same errors as `all_reduce`."""
-        timeout = _checks.timeout("barrier", timeout)
-        begun = self._run(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
-        return None if begun is None else Work(begun, nothing)  # type: ignore[return-value]
+        return self._collective("barrier", (0, 0, 1.0), 0, None, None, None, timeout, None)
 
     barrier_async = beginning(barrier)
 
@@ -258,7 +246,7 @@ class Collectives(Handle):
 
     def _collective(
         self,
-        code: int,
+        call: str,
         described: tuple[int, int, float],
         root: int,
         given: Operand | None,
@@ -269,12 +257,15 @@ class Collectives(Handle):
     ) -> Any:
         """Makes a call. Its result is ``out``, or the array of the operand that the call writes."""
         if timeout is not None:
-            timeout = _checks.timeout(_native.COLLECTIVES[code], timeout)
+            timeout = _checks.timeout(call, timeout)
         element, op, factor = described
+        code = COLLECTIVES[call]
         source = None if given is None else given.view
         target = None if wanted is None else wanted.view
         keep = (source, target)
-        begun = self._run(code, element, op, factor, root, source, target, lengths, False, timeout, keep)
+        begun = self._native.collective(
+            self._waits, code, element, op, factor, root, source, target, lengths, False, timeout, keep
+        )
         return _result(wanted, out) if begun is None else Work(begun, lambda _: _result(wanted, out))
 
     def _gathered(

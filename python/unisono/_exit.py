@@ -33,7 +33,7 @@ def watch(world: _native.Group) -> None:
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _process == os.getpid():
-            abort(told(error))
+            abort(text_of(error))
         hook(kind, error, trace)
 
     sys.excepthook = tell
@@ -45,7 +45,7 @@ def watch(world: _native.Group) -> None:
     multiprocessing.util.Finalize(None, _set_status, exitpriority=-1000)
 
 
-def told(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """The text of an exception that the other ranks get."""
     if isinstance(error, SystemExit) and error.__context__ is not None:
         # The program caught and printed the exception, and ends the process with this status.
@@ -67,7 +67,7 @@ def _report_child() -> None:
     def tell(*arguments: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if error is not None and sys._getframe(1).f_code is bootstrap and _process == os.getpid():
-            abort(told(error))
+            abort(text_of(error))
         print_exc(*arguments, **options)
 
     traceback.print_exc = tell
@@ -86,7 +86,7 @@ def _leave() -> None:
     # Before Python 3.13, a child of multiprocessing runs this while an exception ends it, and prints the exception later.
     ending = sys.exc_info()[1]
     if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
-        abort(told(ending))
+        abort(text_of(ending))
     worlds = list(_worlds.values())
     # Begin to leave all worlds before waiting for any: several ranks of a world may be in this process, and ranks that make several worlds
     # in threads make them in any order.
@@ -101,7 +101,7 @@ def _attempt(call: Callable[[_native.Group], None], world: _native.Group) -> Non
         call(world)
     except KeyboardInterrupt as error:
         if not world.left:
-            print(f"unisono: {world.abort(told(error))}", file=sys.stderr)
+            print(f"unisono: {world.abort(text_of(error))}", file=sys.stderr)
             _interrupted = True
     except RuntimeError as error:
         # If the world's errors have another class (of torch or Ray), a call has already raised this failure, unless it is late.

@@ -40,14 +40,14 @@ class Files(Handle):
         Raises `ValueError` if ``root`` is not a rank of the group, and `unisono.Error` for other errors: see `Files`.
         """
         root = _checks.rank("broadcast_file", "root", root, self.size)
-        return _told(_native.broadcast_file(self._native, os.fspath(file), os.fspath(directory), root))
+        return _delivered(_native.broadcast_file(self._native, os.fspath(file), os.fspath(directory), root))
 
     def send_file(self, file: str | os.PathLike[str], to: int, tag: int = 0) -> Delivered:
         """Sends a file to a rank, which receives it by `recv_file` with the same tag. Returns when the file is on that rank's disk. Only
         these two ranks take part. Raises the same errors as `broadcast_file`.
         """
         to, tag = _checks.rank("send_file", "to", to, self.size), _checks.tag("send_file", tag)
-        return _told(_native.send_file(self._native, os.fspath(file), to, tag))
+        return _delivered(_native.send_file(self._native, os.fspath(file), to, tag))
 
     def recv_file(
         self, directory: str | os.PathLike[str], source: int | None = None, tag: int = 0
@@ -57,9 +57,9 @@ class Files(Handle):
         """
         source, tag = _checks.source("recv_file", source, self.size), _checks.tag("recv_file", tag)
         delivered, sender = _native.recv_file(self._native, os.fspath(directory), source, tag)
-        return _told(delivered), sender
+        return _delivered(delivered), sender
 
 
-def _told(delivered: tuple[str, int, int, bool]) -> Delivered:
+def _delivered(delivered: tuple[str, int, int, bool]) -> Delivered:
     path, size, sent, wrote = delivered
     return Delivered(pathlib.Path(path), size, sent, wrote)

@@ -207,7 +207,7 @@ class Group(_Calls, Files):
         if error is None or not self._world or _exit.is_good(error):
             self.close()
         elif not self._native.left:
-            _exit.abort(_exit.told(error))
+            _exit.abort(_exit.text_of(error))
             self._native.close()
 
 

@@ -35,10 +35,6 @@ class Handle:
     def __init__(self, native: _native.Group, pickle: bool) -> None:
         self._native = native
         self._pickle = pickle
-        # Runs a collective, or begins it. A call that waits makes no native work, which is faster.
-        self._run: Callable[..., _native.Work | None] = (
-            native.collective if self._waits else native.collective_async
-        )
         self.rank: int = native.rank
         """This process's rank in the group, from 0."""
         self.size: int = native.size

@@ -18,7 +18,7 @@ class Board(Protocol):
         """The address of this host that the other ranks reach."""
         ...
 
-    def tell(self, told: dict[str, Any]) -> None:
+    def tell(self, message: dict[str, Any]) -> None:
         """Writes rank 0's message."""
         ...
 
@@ -64,13 +64,13 @@ def join(
             # A later group at the same board must not find this address.
             board.forget()
     else:
-        told = board.hear()
-        if "problem" in told:
-            raise errors(f"rank 0 could not join: {told['problem']}")
-        meeting.update(host=told["host"], token=told["token"])
-        group = _native.join(meeting, told["port"], errors)
+        message = board.hear()
+        if "problem" in message:
+            raise errors(f"rank 0 could not join: {message['problem']}")
+        meeting.update(host=message["host"], token=message["token"])
+        group = _native.join(meeting, message["port"], errors)
     # No rank goes on, and may look for the next address, before this one is removed.
-    group.collective(BARRIER, 0, 0, 1.0, 0, None, None)
+    group.collective(True, BARRIER, 0, 0, 1.0, 0, None, None)
     _exit.watch(group)
     return group
 

@@ -116,8 +116,10 @@ class Group:
     def operations(self) -> int: ...
     @property
     def left(self) -> bool: ...
+    # Runs a collective, or begins it and returns its work. A call that waits makes no work, which is faster.
     def collective(
         self,
+        waits: bool,
         collective: int,
         element: int,
         op: int,
@@ -129,24 +131,10 @@ class Group:
         coalesced: bool = False,
         timeout: float | None = None,
         keep: object = None,
-    ) -> None: ...
+    ) -> Work | None: ...
     def run_plain(
         self, collective: int, given: object, wanted: object, opts: object, kinds: dict[Any, Any]
     ) -> Work | bool: ...
-    def collective_async(
-        self,
-        collective: int,
-        element: int,
-        op: int,
-        factor: float,
-        root: int,
-        input: Operand,
-        output: Operand,
-        lengths: Lengths | None = None,
-        coalesced: bool = False,
-        timeout: float | None = None,
-        keep: object = None,
-    ) -> Work: ...
     def send_async(
         self,
         element: int,

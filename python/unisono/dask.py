@@ -46,9 +46,9 @@ def run(
     chosen = known if workers is None else list(workers)
     wrong = [each for each in chosen if each not in known or chosen.count(each) > 1]
     if not chosen or wrong:
-        told = ", ".join(dict.fromkeys(wrong)) or "nothing"
+        named = ", ".join(dict.fromkeys(wrong)) or "nothing"
         raise ValueError(
-            f"run: workers has {told}, unknown or twice; the scheduler has {', '.join(known) or 'no workers'}"
+            f"run: workers has {named}, unknown or twice; the scheduler has {', '.join(known) or 'no workers'}"
         )
     name = f"unisono-{uuid.uuid4().hex}"
     futures = []
@@ -109,7 +109,7 @@ def _run(
     try:
         result = function(group, *args, **kwargs)
     except BaseException as error:
-        group.abort(_exit.told(error))
+        group.abort(_exit.text_of(error))
         raise
     group.close()
     return result
@@ -126,8 +126,8 @@ class _Board:
     def host(self) -> str:
         return str(distributed.get_worker().ip)
 
-    def tell(self, told: dict[str, Any]) -> None:
-        self._variable.set(told)
+    def tell(self, message: dict[str, Any]) -> None:
+        self._variable.set(message)
 
     def hear(self) -> dict[str, Any]:
         try:

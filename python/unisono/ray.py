@@ -131,9 +131,9 @@ class UnisonoGroup(BaseGroup):
     def _each(self, call: str, lists: list[list[Any]]) -> list[numpy.ndarray]:
         """The arrays of a call's only list, which has one tensor for each rank."""
         if len(lists) != 1 or len(lists[0]) != self.world_size:
-            told = " and ".join(str(len(each)) for each in lists) or "no"
+            counts = " and ".join(str(len(each)) for each in lists) or "no"
             raise ValueError(
-                f"{call}: {told} tensors in {len(lists)} lists; wanted one list of {self.world_size}, one tensor for each rank"
+                f"{call}: {counts} tensors in {len(lists)} lists; wanted one list of {self.world_size}, one tensor for each rank"
             )
         return [_array(call, each) for each in lists[0]]
 
@@ -214,20 +214,20 @@ class _Board:
     def host(self) -> str:
         return str(ray.util.get_node_ip_address())
 
-    def tell(self, told: dict[str, Any]) -> None:
+    def tell(self, message: dict[str, Any]) -> None:
         # A problem is not stored, because the next group of this name would read it. Rank 0's actor raises it.
-        if "problem" not in told:
-            internal_kv._internal_kv_put(self._key, json.dumps(told))
+        if "problem" not in message:
+            internal_kv._internal_kv_put(self._key, json.dumps(message))
 
     def hear(self) -> dict[str, Any]:
         begin, seen = time.monotonic(), "said nothing"
         while time.monotonic() - begin < _PATIENCE:
             value = internal_kv._internal_kv_get(self._key)
             if value is not None:
-                told = dict(json.loads(value))
-                if _listens(told["host"], told["port"]):
-                    return told
-                seen = f"said where, but nobody listens at {told['host']}:{told['port']}"
+                message = dict(json.loads(value))
+                if _listens(message["host"], message["port"]):
+                    return message
+                seen = f"said where, but nobody listens at {message['host']}:{message['port']}"
             time.sleep(0.02)
         raise Error(
             f"unisono: Timed out waiting {_PATIENCE:.0f} s: rank {self._rank} of the group {self._group!r} waits for rank 0 to say where "

@@ -37,7 +37,6 @@ from unisono._codes import (
     SCATTER,
 )
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
-from unisono.torch._profile import is_profiled, recorded
 from unisono.torch._runs import Runs, together
 from unisono.torch._several import check_alike, reduced, root_tensor
 from unisono.torch._staging import Order
@@ -113,15 +112,14 @@ class Calls(Runs):
         tensor = _one("all_reduce", tensors)
         if tensor is None:
             return self._allreduce_several(tensors, opts)
-        work = self._plain(ALL_REDUCE, tensor, tensor, opts)
-        if work is not None:
+        if (work := self._plain(ALL_REDUCE, tensor, tensor, opts)) is not None:
             return work
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         memory = Memory("all_reduce")
         piece = memory.write(tensor)
         described = self._reduction("all_reduce", opts, tensor)
-        return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
+        return self._run(ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
 
     def _allreduce_several(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         """Reduces all tensors of all ranks to one, which all of them get."""
@@ -136,7 +134,7 @@ class Calls(Runs):
             return Done(list(tensors))
         piece = memory.write(total)
         memory.back.extend((tensor.detach(), total) for tensor in tensors)
-        return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, list(tensors), opts)
+        return self._run(ALL_REDUCE, described, (piece, piece), memory, list(tensors), opts)
 
     def allreduce_sparse(self, tensors, opts=None) -> Work:
         """Sums all ranks' sparse tensor (COO). Blocks, since the ranks must learn how many elements each has."""
@@ -171,14 +169,7 @@ class Calls(Runs):
             pieces = memory.write_all(part)
             described = self._reduction("all_reduce_coalesced", opts, part[0])
             return lambda: self._run(
-                "all_reduce_coalesced",
-                ALL_REDUCE,
-                described,
-                (pieces, pieces),
-                memory,
-                part,
-                opts,
-                coalesced=True,
+                ALL_REDUCE, described, (pieces, pieces), memory, part, opts, coalesced=True
             )
 
         return _by_dtype(tensors, tensors, one, list(tensors))
@@ -196,7 +187,7 @@ class Calls(Runs):
             pieces: tuple[Piece, Piece | None] = (piece, piece)
         else:
             pieces = (memory.read(tensor), None)
-        return self._run("reduce", REDUCE, described, pieces, memory, [tensor], opts)
+        return self._run(REDUCE, described, pieces, memory, [tensor], opts)
 
     def broadcast(self, tensors, opts=None, timeout=None, root=None) -> Work:
         """Every rank gets the root's tensor."""
@@ -205,13 +196,12 @@ class Calls(Runs):
         tensor = _one("broadcast", tensors)
         if tensor is None or opts.rootTensor:
             return self._broadcast_several(tensors if tensor is None else [tensor], opts)
-        work = self._plain(BROADCAST, None, tensor, opts)
-        if work is not None:
+        if (work := self._plain(BROADCAST, None, tensor, opts)) is not None:
             return work
         root, memory = self._root("broadcast", opts), Memory("broadcast")
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
         described = (moved(tensor).element, 0, 1.0, root)
-        return self._run("broadcast", BROADCAST, described, (None, piece), memory, [tensor], opts)
+        return self._run(BROADCAST, described, (None, piece), memory, [tensor], opts)
 
     def _broadcast_several(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         """All tensors of all ranks get one of the root's."""
@@ -221,7 +211,7 @@ class Calls(Runs):
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
         memory.back.extend((other.detach(), tensor.detach()) for other in tensors if other is not tensor)
         described = (moved(tensor).element, 0, 1.0, root)
-        return self._run("broadcast", BROADCAST, described, (None, piece), memory, list(tensors), opts)
+        return self._run(BROADCAST, described, (None, piece), memory, list(tensors), opts)
 
     # A tensor of each rank for all.
 
@@ -244,9 +234,7 @@ class Calls(Runs):
         element, each = moved(tensor)
         sizes = [each * output.numel() for output in outputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else ([], sizes)
-        return self._run(
-            "all_gather", ALL_GATHER, (element, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths
-        )
+        return self._run(ALL_GATHER, (element, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths)
 
     def _allgather_several(self, lists: Sequence[Any], tensors: Sequence[Tensor], opts: Any) -> Work:
         """Every list gets the tensors of all ranks: those of the first rank, then those of the second, and so on."""
@@ -264,21 +252,20 @@ class Calls(Runs):
             memory.back.extend((output.detach(), first.detach()) for output, first in copies)
         described = (moved(tensors[0]).element, 0, 1.0, 0)
         return self._run(
-            "all_gather", ALL_GATHER, described, pieces, memory, [list(outputs) for outputs in lists], opts, coalesced=True
-        )  # fmt: skip
+            ALL_GATHER, described, pieces, memory, [list(outputs) for outputs in lists], opts, coalesced=True
+        )
 
     def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
         """Every rank gets all ranks' tensors, one after the other in one tensor."""
         if not isinstance(opts, AllgatherOptions):
             opts = _options(AllgatherOptions, timeout)
         self._whole("all_gather_single", output, "output", input, "input")
-        work = self._plain(ALL_GATHER, input, output, opts)
-        if work is not None:
+        if (work := self._plain(ALL_GATHER, input, output, opts)) is not None:
             return work
         memory = Memory("all_gather_single")
         pieces = (memory.read(input), memory.write(output))
         described = (moved(input).element, 0, 1.0, 0)
-        return self._run("all_gather_single", ALL_GATHER, described, pieces, memory, [output], opts)
+        return self._run(ALL_GATHER, described, pieces, memory, [output], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Work:
         """Works like `all_gather_single`, for several tensors."""
@@ -289,12 +276,12 @@ class Calls(Runs):
         def one(pairs: list[tuple[Tensor, Tensor]]) -> Callable[[], Work]:
             memory = Memory("all_gather_single_coalesced")
             given = memory.read_all(tensor for tensor, _ in pairs)
-            wanted = blocks(memory.write_all(output for _, output in pairs), self._ranks)
+            made = [output for _, output in pairs]
+            wanted = blocks(memory.write_all(made), self._ranks)
             described = (moved(pairs[0][0]).element, 0, 1.0, 0)
             return lambda: self._run(
-                "all_gather_single_coalesced", ALL_GATHER, described, (given, wanted), memory,
-                [output for _, output in pairs], opts, coalesced=True,
-            )  # fmt: skip
+                ALL_GATHER, described, (given, wanted), memory, made, opts, coalesced=True
+            )
 
         return _by_dtype(inputs, list(zip(inputs, outputs, strict=True)), one, list(outputs))
 
@@ -314,9 +301,8 @@ class Calls(Runs):
             wanted = memory.write_all(outputs[index] for outputs in lists for index in indices)
             described = (moved(input_list[indices[0]]).element, 0, 1.0, 0)
             return lambda: self._run(
-                "all_gather_coalesced", ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
-                coalesced=True,
-            )  # fmt: skip
+                ALL_GATHER, described, (given, wanted), memory, output_lists, opts, coalesced=True
+            )
 
         return _by_dtype(input_list, range(len(input_list)), one, output_lists)
 
@@ -332,7 +318,7 @@ class Calls(Runs):
             self._alike("gather", tensor, outputs)
             wanted = memory.write_all(outputs)
         described = (moved(tensor).element, 0, 1.0, root)
-        return self._run("gather", GATHER, described, (piece, wanted), memory, list(outputs), opts)
+        return self._run(GATHER, described, (piece, wanted), memory, list(outputs), opts)
 
     def gather_single(self, output, input, opts=None) -> Work:
         """The root gets all ranks' tensors, one after the other in one tensor."""
@@ -343,7 +329,7 @@ class Calls(Runs):
             self._whole("gather_single", output, "output", input, "input")
             wanted = memory.write(output)
         described = (moved(input).element, 0, 1.0, root)
-        return self._run("gather_single", GATHER, described, (piece, wanted), memory, [output], opts)
+        return self._run(GATHER, described, (piece, wanted), memory, [output], opts)
 
     # A tensor for each rank.
 
@@ -359,7 +345,7 @@ class Calls(Runs):
             self._alike("scatter", tensor, inputs)
             given = memory.read_all(inputs)
         described = (moved(tensor).element, 0, 1.0, root)
-        return self._run("scatter", SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts)
+        return self._run(SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts=None, op=None, timeout=None) -> Work:
         """Reduces all ranks' lists; every rank gets its tensor of the result. The tensors may differ in size."""
@@ -379,19 +365,18 @@ class Calls(Runs):
         each = moved(tensor).elements
         sizes = [each * part.numel() for part in inputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else (sizes, [])
-        return self._run("reduce_scatter", REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths)
+        return self._run(REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths)
 
     def reduce_scatter_single(self, output, input, opts=None) -> Work:
         """Reduces all ranks' input; every rank gets its block of the result."""
         opts = opts if opts is not None else ReduceScatterOptions()
         self._whole("reduce_scatter_single", input, "input", output, "output")
-        work = self._plain(REDUCE_SCATTER, input, output, opts)
-        if work is not None:
+        if (work := self._plain(REDUCE_SCATTER, input, output, opts)) is not None:
             return work
         memory = Memory("reduce_scatter_single")
         described = self._reduction("reduce_scatter_single", opts, input)
         pieces = (memory.read(input), memory.write(output))
-        return self._run("reduce_scatter_single", REDUCE_SCATTER, described, pieces, memory, [output], opts)
+        return self._run(REDUCE_SCATTER, described, pieces, memory, [output], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Work:
         """Works like `reduce_scatter_single`, for several tensors."""
@@ -402,12 +387,12 @@ class Calls(Runs):
         def one(pairs: list[tuple[Tensor, Tensor]]) -> Callable[[], Work]:
             memory = Memory("reduce_scatter_single_coalesced")
             given = blocks(memory.read_all(tensor for tensor, _ in pairs), self._ranks)
-            wanted = memory.write_all(output for _, output in pairs)
+            made = [output for _, output in pairs]
+            wanted = memory.write_all(made)
             described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0])
             return lambda: self._run(
-                "reduce_scatter_single_coalesced", REDUCE_SCATTER, described, (given, wanted), memory,
-                [output for _, output in pairs], opts, coalesced=True,
-            )  # fmt: skip
+                REDUCE_SCATTER, described, (given, wanted), memory, made, opts, coalesced=True
+            )
 
         return _by_dtype(inputs, list(zip(inputs, outputs, strict=True)), one, list(outputs))
 
@@ -440,9 +425,7 @@ class Calls(Runs):
                     f"all_to_all_single: the input has {input.numel()} elements and the output {output.numel()}; give split sizes"
                 )
         described = (element, 0, 1.0, 0)
-        return self._run(
-            "all_to_all_single", ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths
-        )
+        return self._run(ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths)
 
     def alltoall(self, output_tensors, input_tensors, opts=None, timeout=None) -> Work:
         """Every rank sends a tensor to every rank. The tensors may differ in size."""
@@ -456,7 +439,7 @@ class Calls(Runs):
         pieces = (memory.read_all(inputs), memory.write_all(outputs))
         lengths = ([each * part.numel() for part in inputs], [each * part.numel() for part in outputs])
         described = (element, 0, 1.0, 0)
-        return self._run("all_to_all", ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
+        return self._run(ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
 
     # Nothing.
 
@@ -464,7 +447,7 @@ class Calls(Runs):
         """Returns when all ranks have called it."""
         if not isinstance(opts, BarrierOptions):
             opts = _options(BarrierOptions, opts if opts is not None else timeout)
-        return self._run("barrier", BARRIER, (0, 0, 1.0, 0), (None, None), Memory("barrier"), [], opts)
+        return self._run(BARRIER, (0, 0, 1.0, 0), (None, None), Memory("barrier"), [], opts)
 
     # Messages.
 
@@ -474,15 +457,8 @@ class Calls(Runs):
         dst = _checks.rank("send", "dst", dst, self._ranks)
         tag = _checks.whole("send", "tag", tag, 0, _checks.TAG)
         piece, element, group = memory.read(tensor), moved(tensor).element, self._group
-
-        def begin() -> Work:
-            native = lambda piece, keep: group.send_async(element, piece, dst, tag, None, keep)
-            return self._message(Order("send", tag, dst), native, piece, memory, tensor)
-
-        if is_profiled():
-            with recorded(f"{self._called}:send", [tensor]):
-                return begin()
-        return begin()
+        native = lambda piece, keep: group.send_async(element, piece, dst, tag, None, keep)
+        return self._message(Order("send", tag, dst), native, piece, memory, tensor)
 
     def recv(self, tensors, src, tag=0) -> Work:
         """Begins to receive a tensor from a rank."""
@@ -509,13 +485,7 @@ class Calls(Runs):
             first.append(group.recv_async(element, piece, sender, tag, None, keep))
             return first[-1]
 
-        def begin() -> Work:
-            return self._message(Order("recv", tag, source), native, piece, memory, tensor)
-
-        if is_profiled():
-            with recorded(f"{self._called}:{call}", [tensor]):
-                return begin()
-        return begin()
+        return self._message(Order("recv", tag, source), native, piece, memory, tensor)
 
     # Checks.
 

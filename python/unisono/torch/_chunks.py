@@ -9,17 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from unisono import _native
-from unisono._codes import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    BROADCAST,
-    GATHER,
-    REDUCE,
-    REDUCE_SCATTER,
-    SCATTER,
-    SIZES,
-)
+from unisono._codes import COLLECTIVES, SIZES
 from unisono.torch._memory import Memory, Piece
 
 # A chunk's bytes of each operand, the same on all ranks. It is large enough that the fixed cost of a chunk is low, and small
@@ -28,10 +18,15 @@ CHUNK = 4 << 20
 # Operands begin at multiples of this in pinned memory; it is a multiple of each element's size.
 _ALIGNED = 64
 
-_IN_PLACE = (ALL_REDUCE, REDUCE)
+
+def _codes(*names: str) -> list[int]:
+    return [COLLECTIVES[name] for name in names]
+
+
+_IN_PLACE = _codes("all_reduce", "reduce")
 # The collectives whose input, and those whose output, has a block for each rank.
-_INPUT_BLOCKS = (SCATTER, REDUCE_SCATTER, ALL_TO_ALL)
-_OUTPUT_BLOCKS = (ALL_GATHER, GATHER, ALL_TO_ALL)
+_INPUT_BLOCKS = _codes("scatter", "reduce_scatter", "all_to_all")
+_OUTPUT_BLOCKS = _codes("all_gather", "gather", "all_to_all")
 
 
 class Cut(NamedTuple):
@@ -67,9 +62,8 @@ class Collective(NamedTuple):
 
     def begin(self, keep: Any) -> _native.Work:
         """Begins it."""
-        return self.group.collective_async(
-            self.code, *self.described, *self.operands, self.lengths, self.coalesced, self.seconds, keep
-        )
+        operation = (self.code, *self.described, *self.operands, self.lengths, self.coalesced)
+        return self.group.collective(False, *operation, self.seconds, keep)
 
 
 def whole(begin: Callable[[Any], _native.Work]) -> Chunks:
@@ -86,11 +80,11 @@ def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Ch
         for operand, many, lengths in zip(call.operands, per_rank, call.lengths or ((), ()), strict=True)
     )
     # The root of a broadcast sends from the operand that is an output on other ranks.
-    source = call.code == BROADCAST and rank == call.described[3]
+    source = call.code == COLLECTIVES["broadcast"] and rank == call.described[3]
     in_place = call.code in _IN_PLACE and given is not None and wanted is not None
     longest = max(sum(map(len, block)) for blocks in (given, wanted) for block in blocks or ())
     width = max(_ALIGNED, CHUNK // (ranks if any(per_rank) else 1) // _ALIGNED * _ALIGNED)
-    if call.lengths and call.code == ALL_TO_ALL:
+    if call.lengths and call.code == COLLECTIVES["all_to_all"]:
         # A rank knows only its lengths, so ranks would not agree on the number of chunks.
         width = max(_ALIGNED, longest)
 

@@ -40,8 +40,8 @@ class _Board:
         # Without a TCPStore there is a file: ranks are on one host, or share a file system. No host has 192.0.2.1 (RFC 5737): nothing is sent.
         return _meeting.address_towards(getattr(store, "host", None) or "192.0.2.1")
 
-    def tell(self, told: dict[str, Any]) -> None:
-        self._store.set(_KEY, json.dumps(told))
+    def tell(self, message: dict[str, Any]) -> None:
+        self._store.set(_KEY, json.dumps(message))
 
     def hear(self) -> dict[str, Any]:
         begin = time.monotonic()

@@ -12,7 +12,7 @@ from torch import Tensor
 from unisono import _native
 from unisono.torch._chunks import Chunks, Collective, of_collective, of_message, whole
 from unisono.torch._memory import Memory, Piece
-from unisono.torch._profile import is_profiled, recorded
+from unisono.torch._profile import UNRECORDED, is_profiled, recorded
 from unisono.torch._staging import Order, Staging
 from unisono.torch._types import PLAIN, are_parts
 from unisono.torch._work import Done, Work
@@ -51,7 +51,6 @@ class Runs:
 
     def _run(
         self,
-        call: str,
         code: int,
         described: tuple[int, int, float, int],
         pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
@@ -61,48 +60,31 @@ class Runs:
         lengths: tuple[list[int], list[int]] | None = None,
         coalesced: bool = False,
     ) -> Work:
-        if is_profiled():
-            with recorded(f"{self._called}:{call}", memory.keep):
-                return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
-        return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
-
-    def _begin(
-        self,
-        code: int,
-        described: tuple[int, int, float, int],
-        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
-        memory: Memory,
-        outputs: Any,
-        opts: Any,
-        lengths: tuple[list[int], list[int]] | None,
-        coalesced: bool,
-    ) -> Work:
-        self._calls_made += 1
-        seconds = _seconds(opts.timeout)
-        if memory.device is not None or self._is_staging():
-            call = Collective(self._group, code, described, pieces, lengths, coalesced, seconds)
-            if memory.device is None:
-                chunks = whole(call.begin)
-            else:
-                chunks = of_collective(call, memory, self._rank, self._ranks)
-            work = self._staged(Order("collective"), chunks, memory, outputs)
-            if not opts.asyncOp and self._batch is None:
-                work.wait()
-            return self._batched(work)
-        # Unpacking them in the call costs more.
-        element, op, factor, root = described
-        given, wanted = pieces
-        if opts.asyncOp or self._batch is not None:
-            native = self._group.collective_async(
-                code, element, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
+        with recorded(f"{self._called}:{memory.call}", memory.keep) if is_profiled() else UNRECORDED:
+            self._calls_made += 1
+            seconds, keep = _seconds(opts.timeout), memory.keep
+            waits = not opts.asyncOp and self._batch is None
+            if memory.device is not None or self._is_staging():
+                call = Collective(self._group, code, described, pieces, lengths, coalesced, seconds)
+                if memory.device is None:
+                    chunks = whole(call.begin)
+                else:
+                    chunks = of_collective(call, memory, self._rank, self._ranks)
+                work = self._staged(Order("collective"), chunks, memory, outputs)
+                if waits:
+                    work.wait()
+                return self._batched(work)
+            # Unpacking them in the call costs more.
+            element, op, factor, root = described
+            given, wanted = pieces
+            native = self._group.collective(
+                waits, code, element, op, factor, root, given, wanted, lengths, coalesced, seconds, keep
             )
-            return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
-        self._group.collective(
-            code, element, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
-        )
-        if memory.back:
-            memory.copy_back()
-        return DONE
+            if native is not None:
+                return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
+            if memory.back:
+                memory.copy_back()
+            return DONE
 
     def _is_staging(self) -> bool:
         """True if calls must queue, because an earlier call waits for a device."""
@@ -123,15 +105,16 @@ class Runs:
         tensor: Tensor,
     ) -> Work:
         """Begins a message."""
-        if memory.device is not None:
-            work = self._staged(
-                order, of_message(begin, memory, piece, order.kind == "send"), memory, [tensor]
-            )
-        elif self._is_staging():
-            work = self._staged(order, whole(lambda keep: begin(piece, keep)), memory, [tensor])
-        else:
-            work = Work((begin(piece, memory.keep),), [tensor], memory.copy_back if memory.back else None)
-        return self._batched(work)
+        with recorded(f"{self._called}:{memory.call}", [tensor]) if is_profiled() else UNRECORDED:
+            if memory.device is not None:
+                work = self._staged(
+                    order, of_message(begin, memory, piece, order.kind == "send"), memory, [tensor]
+                )
+            elif self._is_staging():
+                work = self._staged(order, whole(lambda keep: begin(piece, keep)), memory, [tensor])
+            else:
+                work = Work((begin(piece, memory.keep),), [tensor], memory.copy_back if memory.back else None)
+            return self._batched(work)
 
     def _batched(self, work: Work) -> Work:
         if self._batch is not None:
