@@ -15,7 +15,7 @@ from pathlib import Path
 OURS = re.compile(r"(cu|nv|nccl|CUPTI)", re.IGNORECASE)
 
 
-def told(*command: str) -> str:
+def output(*command: str) -> str:
     """What a command prints."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -33,12 +33,12 @@ def main(folder: Path) -> None:
     needed = {
         name
         for path in libraries
-        for name in re.findall(r"NEEDED.*\[(.*)\]", told("readelf", "-d", str(path)))
+        for name in re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-d", str(path)))
     }
     missing = sorted(name for name in needed if OURS.match(name[3:]) and not is_there(folder, name))
     wanted: dict[str, set[str]] = {name: set() for name in missing}
     for path in libraries:
-        for line in told("nm", "-D", "--undefined-only", str(path)).splitlines():
+        for line in output("nm", "-D", "--undefined-only", str(path)).splitlines():
             symbol, _, version = line.split()[-1].partition("@")
             if version in wanted:
                 wanted[version].add(symbol)

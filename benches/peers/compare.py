@@ -201,11 +201,11 @@ def p50(who, options, name, ranks, count):
             raise
         after = loopback_bytes()
         if running.returncode != 0:
-            told = [line for line in (complaint or said).splitlines() if any(map(str.isalpha, line))]
+            lines = [line for line in (complaint or said).splitlines() if any(map(str.isalpha, line))]
             # What comes first is the cause; but our program may have warned of something before, unless it could not
             # read its arguments, with status 2.
             cause = -1 if who == "unisono" and running.returncode != 2 else 0
-            why = told[cause] if told else "nothing said"
+            why = lines[cause] if lines else "nothing said"
             if running.returncode == REFUSED and who == "gloo":
                 raise Refused(why)
             raise Failed(f"exit status {running.returncode}: {why}")

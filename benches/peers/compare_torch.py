@@ -32,9 +32,9 @@ def bench(options, provider, name, ranks, count, iterations, warmup):
         words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", provider, "-d", "f32", "--no-raw"]
         words += ["-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup), "--json", report.name]
         words += ["--in-place" if name == "all_reduce" else "--out-of-place"]
-        told = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ranks_of.LIMIT_S)
-        if told.returncode:
-            raise ranks_of.Failed(f"unisono bench: exit status {told.returncode}: {told.stderr.strip()}")
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ranks_of.LIMIT_S)
+        if done.returncode:
+            raise ranks_of.Failed(f"unisono bench: exit status {done.returncode}: {done.stderr.strip()}")
         return float(json.loads(report.readlines()[-1])["time_us"]["p50"])
 
 

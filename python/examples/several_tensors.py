@@ -35,9 +35,9 @@ def send_list(tensors: list[torch.Tensor], to: int) -> None:
 
 def receive_list(source: int) -> list[torch.Tensor]:
     """Receives what `send_list` sends."""
-    told: list = [None]
-    dist.recv_object_list(told, src=source)
-    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in told[0]]
+    shapes: list = [None]
+    dist.recv_object_list(shapes, src=source)
+    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in shapes[0]]
     for work in [dist.irecv(tensor, source) for tensor in tensors]:
         work.wait()
     return tensors

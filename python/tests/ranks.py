@@ -51,7 +51,7 @@ class Ranks:
         return self._answers(timeout, without)
 
     def _answers(self, timeout: float, without: Iterable[int]) -> list[Any]:
-        results, told = [], []
+        results, output = [], []
         for rank, pipe in enumerate(self._pipes):
             try:
                 good, result = pipe.recv() if pipe.poll(timeout) else (False, f"no answer within {timeout} s")
@@ -59,13 +59,13 @@ class Ranks:
                 good, result = False, "it has ended"
             results.append(result)
             if not good and rank not in without:
-                told.append(f"rank {rank}: {result}")
-        if told:
+                output.append(f"rank {rank}: {result}")
+        if output:
             # The others may wait for this one.
             for process in self._processes:
                 process.kill()
             self.end()
-            raise AssertionError("\n".join(told))
+            raise AssertionError("\n".join(output))
         return results
 
     @property

@@ -27,8 +27,8 @@ def test_numpy_is_not_needed(python: Run) -> None:
     program = pathlib.Path(__file__).with_name("without_numpy.py")
     done = python("-m", "unisono", "run", "-n", "2", sys.executable, str(program))
     assert done.returncode == 0, done.stderr
-    told = [line.removeprefix("[0] ") for line in done.stdout.splitlines() if line.startswith("[0] ")]
-    assert told == [
+    output = [line.removeprefix("[0] ") for line in done.stdout.splitlines() if line.startswith("[0] ")]
+    assert output == [
         "TypeError all_reduce: an object with the buffer protocol is wanted, not float",
         "TypeError all_reduce: an object with the buffer protocol is wanted, not str",
         "ValueError all_reduce: the memory of this memoryview is not contiguous",

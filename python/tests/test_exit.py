@@ -44,8 +44,8 @@ SENT = "if group.rank == 0: group.send(data, 1, tag=3)"
 def test_a_failure_that_no_call_raised_is_told_at_the_end(tmp_path: Path, program: str) -> None:
     for status, out, errors in ended(tmp_path, program):
         assert (status, out) == (120, "the end\n"), errors
-        told = "message 0 from rank 0 to rank 1, tag 3"
-        assert [line for line in errors.splitlines() if told in line], errors
+        words = "message 0 from rank 0 to rank 1, tag 3"
+        assert [line for line in errors.splitlines() if words in line], errors
         assert "Traceback" not in errors and "Exception ignored" not in errors, errors
 
 
@@ -68,7 +68,7 @@ def test_good_ends_are_silent(tmp_path: Path) -> None:
 def test_an_exception_in_a_child_of_multiprocessing_is_told(tmp_path: Path) -> None:
     program = """
 group.close()
-def child(rank, raised, told):
+def child(rank, raised, results):
     part = unisono.init(rank=rank, size=2, store=sys.argv[0], token="t" * 32, timeout=30)
     if rank == 1:
         part.barrier()
@@ -82,14 +82,14 @@ def child(rank, raised, told):
         part.barrier()
         part.all_reduce(data)
     except unisono.Error as error:
-        told.put(str(error))
+        results.put(str(error))
 sys.argv[0] = STORE
 fork = multiprocessing.get_context("fork")
 for raised in ("ValueError", "SystemExit", "good"):
-    told = fork.Queue()
-    children = [fork.Process(target=child, args=(rank, raised, told)) for rank in range(2)]
+    results = fork.Queue()
+    children = [fork.Process(target=child, args=(rank, raised, results)) for rank in range(2)]
     for each in children: each.start()
-    print(told.get(timeout=60))
+    print(results.get(timeout=60))
     for each in children: each.join()
     print(children[1].exitcode)
 """
@@ -183,10 +183,10 @@ if __name__ == "__main__":
     process.join()
     print("status", process.exitcode)
 """
-    told = tmp_path / "store"
-    told.mkdir()
+    place = tmp_path / "store"
+    place.mkdir()
     path = tmp_path / "program.py"
-    path.write_text(program.replace("WHERE", repr(f"file://{told}")).replace("METHOD", repr(method)))
+    path.write_text(program.replace("WHERE", repr(f"file://{place}")).replace("METHOD", repr(method)))
     processes = []
     for rank in range(2):
         environment = os.environ | {"UNISONO_RANK": str(rank), "UNISONO_WORLD_SIZE": "2"}

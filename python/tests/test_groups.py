@@ -269,8 +269,8 @@ try:
 except unisono.Error as error:
     print(error)
 """
-    told = [rank.communicate(timeout=60) for rank in start(program, tmp_path)]
-    assert told[0][0] == "rank 1 aborted the group: LookupError: no such shard\n", told
+    output = [rank.communicate(timeout=60) for rank in start(program, tmp_path)]
+    assert output[0][0] == "rank 1 aborted the group: LookupError: no such shard\n", output
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ except unisono.Error as error:
     # The rank may not be in the call yet: it ends with the interrupt in this case too, and reports it to the other.
     time.sleep(0.2)
     ranks[0].send_signal(signal.SIGINT)
-    told = [rank.communicate(timeout=60) for rank in ranks]
-    assert "KeyboardInterrupt" in told[0][1], told
-    assert "rank 0 aborted the group: KeyboardInterrupt" in told[1][0], told
+    output = [rank.communicate(timeout=60) for rank in ranks]
+    assert "KeyboardInterrupt" in output[0][1], output
+    assert "rank 0 aborted the group: KeyboardInterrupt" in output[1][0], output
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -360,9 +360,9 @@ else:
         )
         for rank in range(2)
     )
-    told, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=60)
     first.communicate(timeout=60)
-    assert told == "rank 0 aborted the group: its program stopped waiting while it joined\n"
+    assert output == "rank 0 aborted the group: its program stopped waiting while it joined\n"
     assert first.returncode == 0
 
 
@@ -383,5 +383,5 @@ while not interrupted.exists():
 group.all_reduce(numpy.zeros(3))
 """
     ranks = start(program.replace("INTERRUPTED", repr(str(tmp_path / "interrupted"))), tmp_path)
-    told = [rank.communicate(timeout=60) for rank in ranks]
-    assert told == [("", "")] * 2 and [rank.returncode for rank in ranks] == [0, 0]
+    output = [rank.communicate(timeout=60) for rank in ranks]
+    assert output == [("", "")] * 2 and [rank.returncode for rank in ranks] == [0, 0]

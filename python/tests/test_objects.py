@@ -94,14 +94,14 @@ def random_values(group: Group, seed: int) -> None:
     for turn in range(120):
         every = [anything(values, 4) for _ in range(size)]
         mine, root = every[rank], turn % size
-        told = f"seed {seed}, turn {turn}: {every!r}"
+        output = f"seed {seed}, turn {turn}: {every!r}"
         got = group.broadcast_object(mine if rank == root else None, root)
-        assert same(got, every[root]), told
-        assert same(group.all_gather_object(mine), every), told
-        assert same(group.gather_object(mine, root), every if rank == root else None), told
-        assert same(group.scatter_object(every if rank == root else None, root), mine), told
+        assert same(got, every[root]), output
+        assert same(group.all_gather_object(mine), every), output
+        assert same(group.gather_object(mine, root), every if rank == root else None), output
+        assert same(group.scatter_object(every if rank == root else None, root), mine), output
         sending = group.send_object_async(mine, (rank + 1) % size)
-        assert same(group.recv_object((rank - 1) % size), (every[rank - 1], (rank - 1) % size)), told
+        assert same(group.recv_object((rank - 1) % size), (every[rank - 1], (rank - 1) % size)), output
         sending.wait()
 
 
@@ -295,7 +295,7 @@ def test_what_cannot_be_sent_is_told_to_all(world: Ranks) -> None:
 def pickled_on_some(group: Group, call: str, some: int) -> str:
     """The failure of a world in which only rank `some` asks for pickle."""
     ask = {"pickle": group.rank == some}
-    with pytest.raises(unisono.Error) as told:
+    with pytest.raises(unisono.Error) as raised:
         match call:
             case "broadcast":
                 group.broadcast_object({1} if group.rank == 0 else None, **ask)
@@ -311,7 +311,7 @@ def pickled_on_some(group: Group, call: str, some: int) -> str:
                 group.recv_object(0, **ask)
         # Ranks that did not see the difference get the failure at the next call.
         group.barrier()
-    return str(told.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("call", ["broadcast", "gather", "all_gather", "scatter", "send"])

@@ -41,7 +41,7 @@ print("ended")
 
 # A finalizer that waits for the operation whose result is being made.
 WAITED_WITHIN = """
-told = []
+errors = []
 class Asks:
     "Garbage that asks for the result when it is freed."
     def __init__(self, work):
@@ -50,7 +50,7 @@ class Asks:
         try:
             self.work.wait(5)
         except unisono.Error as error:
-            told.append(str(error))
+            errors.append(str(error))
 
 with unisono.init(rank=0, size=1) as group:
     for turn in range(10):
@@ -60,8 +60,8 @@ with unisono.init(rank=0, size=1) as group:
         assert len(work.wait()[0]) == 3000
         work = None
     gc.collect()
-assert all("waits for that result" in each for each in told), told
-print("ended", len(told))
+assert all("waits for that result" in each for each in errors), errors
+print("ended", len(errors))
 """
 
 # A thread is in a call while another one closes the group. The thread that drops the last handle leaves the world, and waits for the

@@ -94,12 +94,12 @@ def differ(group, pair, call, elements):
         "message later": lambda: group.send_async(block, 1).wait() if group.rank == 0 else group.recv_async(block).wait(),
         "send_recv": lambda: group.send_recv(block, other, block.copy(), other),
     }  # fmt: skip
-    with pytest.raises(unisono.Error) as told:
+    with pytest.raises(unisono.Error) as raised:
         calls[call]()
         group.barrier()
         # By then, the failure of a message that no rank has received is known.
         group.barrier()
-    return str(told.value)
+    return str(raised.value)
 
 
 CALLS = [
@@ -122,9 +122,9 @@ def test_ranks_that_give_other_types_are_told_both(call, elements):
 
 
 def reduced(group, types):
-    with pytest.raises(unisono.Error) as told:
+    with pytest.raises(unisono.Error) as raised:
         group.all_reduce(np.ones(4, types[group.rank]), "sum")
-    return str(told.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -135,15 +135,15 @@ def reduced(group, types):
 def test_reductions_of_other_types_are_told_both(types, named):
     for direction in (1, -1):
         pair, names = types[::direction], named[::direction]
-        told = alone(2, partial(reduced, types=pair))
-        for text in told:
+        output = alone(2, partial(reduced, types=pair))
+        for text in output:
             assert all(f"rank {rank} calls all_reduce({name}, " in text for rank, name in enumerate(names))
 
 
 def lengths(group):
-    with pytest.raises(unisono.Error) as told:
+    with pytest.raises(unisono.Error) as raised:
         group.all_reduce(np.ones(3 + group.rank, "complex64"))
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_elements_are_counted_in_the_callers_type():

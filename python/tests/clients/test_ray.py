@@ -85,55 +85,55 @@ def all_calls(rank: int, kind: str, group: str) -> dict[str, Any]:
     make, size = KINDS[kind], 3
     mine = [[rank + 1, 2 * rank + 1], [3, 4 - rank], [2, 1]]
     empty = [[0, 0]] * 3
-    told: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     with torch.no_grad():
         for op in ReduceOp:
             tensor = make(mine)
             collective.allreduce(tensor, group, op)
-            told[f"allreduce {op.name}"] = plain(tensor)
+            outcome[f"allreduce {op.name}"] = plain(tensor)
             for root in range(size):
                 tensor = make(mine)
                 collective.reduce(tensor, root, group, op)
-                told[f"reduce {op.name} to {root}"] = plain(tensor)
+                outcome[f"reduce {op.name} to {root}"] = plain(tensor)
             inputs, output = (
                 [make([[each + x for x in row] for row in mine]) for each in range(size)],
                 make(empty),
             )
             collective.reducescatter(output, inputs, group, op)
-            told[f"reducescatter {op.name}"] = plain(output)
+            outcome[f"reducescatter {op.name}"] = plain(output)
         for root in range(size):
             tensor = make(mine)
             collective.broadcast(tensor, root, group)
-            told[f"broadcast from {root}"] = plain(tensor)
+            outcome[f"broadcast from {root}"] = plain(tensor)
         outputs, tensor = [make(empty) for _ in range(size)], make(mine)
         collective.allgather(outputs, tensor, group)
-        told["allgather"] = [plain(each) for each in outputs]
+        outcome["allgather"] = [plain(each) for each in outputs]
         if rank == 0:
             collective.send(make(mine), 2, group)
         elif rank == 2:
             tensor = make(empty)
             collective.recv(tensor, 0, group)
-            told["recv"] = plain(tensor)
+            outcome["recv"] = plain(tensor)
         collective.barrier(group)
-    return told
+    return outcome
 
 
 def oracle(rank: int) -> dict[str, Any]:
     """The same tensors, computed by numpy."""
     every = [numpy.array([[r + 1, 2 * r + 1], [3, 4 - r], [2, 1]]) for r in range(3)]
-    told: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     for op, by in zip(ReduceOp, (numpy.sum, numpy.prod, numpy.min, numpy.max), strict=True):
         whole = by(every, axis=0).tolist()
-        told[f"allreduce {op.name}"] = whole
+        output[f"allreduce {op.name}"] = whole
         for root in range(3):
-            told[f"reduce {op.name} to {root}"] = whole if rank == root else every[rank].tolist()
-        told[f"reducescatter {op.name}"] = by([each + rank for each in every], axis=0).tolist()
+            output[f"reduce {op.name} to {root}"] = whole if rank == root else every[rank].tolist()
+        output[f"reducescatter {op.name}"] = by([each + rank for each in every], axis=0).tolist()
     for root in range(3):
-        told[f"broadcast from {root}"] = every[root].tolist()
-    told["allgather"] = [each.tolist() for each in every]
+        output[f"broadcast from {root}"] = every[root].tolist()
+    output["allgather"] = [each.tolist() for each in every]
     if rank == 2:
-        told["recv"] = every[0].tolist()
-    return told
+        output["recv"] = every[0].tolist()
+    return output
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,7 +159,7 @@ def test_large_arrays(actors: list[Any]) -> None:
 
 
 def wrong(rank: int) -> list[str]:
-    told = []
+    output = []
     group, ones = collective.get_group_handle("unisono"), numpy.ones(3)
     for call in (
         lambda: group.allreduce([ones, ones]),
@@ -176,18 +176,18 @@ def wrong(rank: int) -> list[str]:
     ):
         try:
             call()
-            told.append("nothing")
+            output.append("nothing")
         except (TypeError, ValueError) as error:
-            told.append(f"{type(error).__name__} {error}")
+            output.append(f"{type(error).__name__} {error}")
     # None of these calls has begun.
     collective.allreduce(ones, "unisono")
     assert ones.tolist() == [3, 3, 3]
-    return told
+    return output
 
 
 def test_what_is_wrong_is_told(actors: list[Any]) -> None:
-    told = everywhere(actors, wrong)
-    assert told[0] == told[1] == told[2]
+    output = everywhere(actors, wrong)
+    assert output[0] == output[1] == output[2]
     beginnings = [
         "ValueError allreduce: 2 tensors; wanted one",
         "TypeError allreduce: wanted an array of numpy's or a tensor of torch's, not str",
@@ -199,9 +199,9 @@ def test_what_is_wrong_is_told(actors: list[Any]) -> None:
         "TypeError broadcast: the tensor is torch.sparse_coo on cpu; only",
         "TypeError allreduce: numpy has no torch.qint8, nor has ml_dtypes",
     ]
-    assert [got[: len(wanted)] for got, wanted in zip(told[0], beginnings, strict=True)] == beginnings, told[
-        0
-    ]
+    assert [got[: len(wanted)] for got, wanted in zip(output[0], beginnings, strict=True)] == beginnings, (
+        output[0]
+    )
 
 
 def differ(rank: int) -> None:
@@ -220,12 +220,12 @@ def add(rank: int, name: str) -> float:
 
 def test_a_failure_is_everybodys_and_the_name_can_be_used_again(actors: list[Any]) -> None:
     everywhere(actors, join, 3, "unisono", "differing")
-    told = []
+    output = []
     for future in [actor.run.remote(differ, rank) for rank, actor in enumerate(actors)]:
         with pytest.raises(unisono.Error) as error:
             ray.get(future, timeout=60)
-        told.append(str(error.value.cause))
-    assert told[0] == told[1] == told[2] and "rank 2" in told[0] and "all_reduce" in told[0], told
+        output.append(str(error.value.cause))
+    assert output[0] == output[1] == output[2] and "rank 2" in output[0] and "all_reduce" in output[0], output
     everywhere(actors, leave, "differing")
     everywhere(actors, join, 3, "unisono", "differing")
     assert everywhere(actors, add, "differing") == [6] * 3

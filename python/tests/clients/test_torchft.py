@@ -59,7 +59,7 @@ while manager.current_step() < steps:
         os._exit(7)
 weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
 digest = hashlib.sha256(weights).hexdigest()
-pathlib.Path(f"told.{replica}").write_text(f"{maker} {tried} {manager.current_step()} {manager.batches_committed()} {digest}")
+pathlib.Path(f"output.{replica}").write_text(f"{maker} {tried} {manager.current_step()} {manager.batches_committed()} {digest}")
 manager.shutdown()
 """
 STEPS = 40
@@ -96,18 +96,18 @@ def trained(folder: pathlib.Path, dies: bool) -> dict[str, list[list[str]]]:
             process.kill()
         for lighthouse in lighthouses:
             lighthouse.shutdown()
-    told: dict[str, list[list[str]]] = {}
+    outcome: dict[str, list[list[str]]] = {}
     for name, replica in running:
         if not dies or replica == 0:
-            told.setdefault(name, []).append((folder / name / f"told.{replica}").read_text().split())
-    return told
+            outcome.setdefault(name, []).append((folder / name / f"output.{replica}").read_text().split())
+    return outcome
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_replicas_commit_what_they_commit_on_gloo(tmp_path: pathlib.Path, dies: bool) -> None:
-    told = trained(tmp_path, dies)
-    for name, replicas in told.items():
+    output = trained(tmp_path, dies)
+    for name, replicas in output.items():
         for made, tried, step, batches, digest in replicas:
-            assert (made, int(tried), int(step)) == (name, STEPS, STEPS), told
-            assert int(batches) == (STEPS * 3 // 2 if dies else STEPS * 2), told
-            assert digest == told["torch"][0][4], told
+            assert (made, int(tried), int(step)) == (name, STEPS, STEPS), output
+            assert int(batches) == (STEPS * 3 // 2 if dies else STEPS * 2), output
+            assert digest == output["torch"][0][4], output

@@ -34,8 +34,8 @@ every = [None, None]
 dist.all_gather_object(every, [each.tolist() for each in model.parameters()])
 assert every[0] == every[1]
 maker = type(dist.group.WORLD._get_backend(torch.device("cpu")))
-with open(f"told.{dist.get_rank()}", "w") as told:
-    print(dist.get_backend(), maker.__module__.split(".")[0], float(trainer.callback_metrics["loss"]) > 0, file=told)
+with open(f"output.{dist.get_rank()}", "w") as output:
+    print(dist.get_backend(), maker.__module__.split(".")[0], float(trainer.callback_metrics["loss"]) > 0, file=output)
 """
 
 ACCELERATE = """
@@ -59,8 +59,8 @@ assert torch.equal(both[0], both[1])
 assert gather_object([accelerator.process_index]) == [0, 1]
 accelerator.wait_for_everyone()
 maker = type(dist.group.WORLD._get_backend(torch.device("cpu")))
-with open(f"told.{dist.get_rank()}", "w") as told:
-    print(dist.get_backend(), maker.__module__.split(".")[0], len(data) == 8, file=told)
+with open(f"output.{dist.get_rank()}", "w") as output:
+    print(dist.get_backend(), maker.__module__.split(".")[0], len(data) == 8, file=output)
 accelerator.end_training()
 """
 
@@ -79,8 +79,8 @@ def runs(folder: pathlib.Path, script: str, launcher: list[str], name: str) -> N
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = {each.name: each.read_text() for each in folder.glob("told.*")}
-    assert told == dict.fromkeys(["told.0", "told.1"], f"{name} unisono True\n")
+    output = {each.name: each.read_text() for each in folder.glob("output.*")}
+    assert output == dict.fromkeys(["output.0", "output.1"], f"{name} unisono True\n")
 
 
 @pytest.mark.parametrize("name", ["unisono", "gloo"])

@@ -63,8 +63,8 @@ def main() -> int:
         for ranks in given.ranks:
             came = {name: outcomes(given, file, ranks, alias) for name, alias in NAMES.items()}
             counts = [Counter(each.values()) for each in came.values()]
-            told = "  ".join(f"{', '.join(str(count[of]) for of in OUTCOMES):>32}" for count in counts)
-            print(f"{file:54} {ranks:>5}  {told}", flush=True)
+            output = "  ".join(f"{', '.join(str(count[of]) for of in OUTCOMES):>32}" for count in counts)
+            print(f"{file:54} {ranks:>5}  {output}", flush=True)
             for test in (test for test, outcome in came["Gloo"].items() if outcome == "passed"):
                 name, outcome = f"{file}::{test}", came["unisono"].get(test, "not come to its end")
                 if outcome != "passed":
@@ -115,9 +115,9 @@ def outcomes(given: argparse.Namespace, file: str, ranks: int, alias: str) -> di
             str(report),
             given.only,
         ]
-        with told_file() as told:
+        with output_file() as output:
             process = subprocess.Popen(
-                tests, env=environment, start_new_session=True, stdout=told, stderr=told, cwd=folder
+                tests, env=environment, start_new_session=True, stdout=output, stderr=output, cwd=folder
             )
             try:
                 process.wait(timeout=FILE_LIMIT)
@@ -137,7 +137,7 @@ def of_backends(ranks: int, alias: str, only: str) -> dict[str, str]:
     name = ["--as-gloo"] if alias == "1" else ["--backend", "gloo"]
     chosen = ["-k", only] if only else []
     suite = pathlib.Path(__file__).parents[1] / "with_torch" / "suite.py"
-    with tempfile.NamedTemporaryFile("r") as report, told_file() as told:
+    with tempfile.NamedTemporaryFile("r") as report, output_file() as output:
         command = [
             sys.executable,
             suite,
@@ -149,11 +149,11 @@ def of_backends(ranks: int, alias: str, only: str) -> dict[str, str]:
             "-v",
             *chosen,
         ]
-        subprocess.run(command, check=False, stdout=told, stderr=told)
+        subprocess.run(command, check=False, stdout=output, stderr=output)
         return dict(json.loads(line) for line in report)
 
 
-def told_file() -> IO[str]:
+def output_file() -> IO[str]:
     """The file to which tests print."""
     return pathlib.Path(os.environ.get("UNISONO_TEST_TOLD", os.devnull)).open("a")
 

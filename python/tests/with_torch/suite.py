@@ -65,22 +65,22 @@ def main() -> int:
             stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
         try:
-            told, _ = tests.communicate(timeout=LIMIT)
+            output, _ = tests.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             os.killpg(tests.pid, signal.SIGKILL)
-            told = tests.communicate()[0] + f"\nended after {LIMIT} s"
+            output = tests.communicate()[0] + f"\nended after {LIMIT} s"
         finally:
             try:
                 os.killpg(tests.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-    ran = re.search(r"Ran (\d+) tests? in ([\d.]+)s\n+(OK|FAILED)(?: \((.*)\))?", told)
+    ran = re.search(r"Ran (\d+) tests? in ([\d.]+)s\n+(OK|FAILED)(?: \((.*)\))?", output)
     if tests.returncode != 0 or ran is None or "-v" in rest:
-        print(told)
+        print(output)
     if tests.returncode != 0 or ran is None:
         print(f"FAILED   {name}: status {tests.returncode}")
         return 1
-    print("".join(f"{line}\n" for line in told.splitlines() if line.startswith("SKIPPED: ")), end="")
+    print("".join(f"{line}\n" for line in output.splitlines() if line.startswith("SKIPPED: ")), end="")
     skipped = int(re.search(r"skipped=(\d+)", ran[4] or "skipped=0")[1])
     print(f"RAN      {name}: {int(ran[1]) - skipped} cases in {ran[2]} s, {skipped} skipped by PyTorch")
     return 0

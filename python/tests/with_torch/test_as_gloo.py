@@ -325,28 +325,28 @@ print([type(group).__module__ + str(sums) for group, sums in kept])
 @newer
 def test_a_process_ends_that_is_several_ranks_of_a_group():
     # The program shut none of the groups down.
-    told = asks("1", RANKS_OF_ONE_PROCESS)
-    assert told.returncode == 0 and told.stderr == "", told
-    assert told.stdout == f"{['unisono.torch._groups[6.0, 6.0, 6.0]'] * 6}\n", told
+    output = asks("1", RANKS_OF_ONE_PROCESS)
+    assert output.returncode == 0 and output.stderr == "", output
+    assert output.stdout == f"{['unisono.torch._groups[6.0, 6.0, 6.0]'] * 6}\n", output
 
 
 @pytest.mark.parametrize("first", ["unisono.torch", "torch"])
 def test_the_variable_replaces_gloo_in_scripts_that_do_not_know_it(first):
-    told = asks("1", f"import {first}\n{SCRIPT}")
-    assert told.returncode == 0 and told.stdout == "unisono.torch._groups ['unisono']\n", told
+    output = asks("1", f"import {first}\n{SCRIPT}")
+    assert output.returncode == 0 and output.stdout == "unisono.torch._groups ['unisono']\n", output
 
 
 def test_without_it_nothing_changes():
-    told = asks(None, SCRIPT)
+    output = asks(None, SCRIPT)
     # Older versions of Gloo print their connections first.
-    assert told.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d []", told
-    told = asks("0", SCRIPT)
-    assert told.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d ['unisono']", told
+    assert output.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d []", output
+    output = asks("0", SCRIPT)
+    assert output.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d ['unisono']", output
 
 
 def test_a_wrong_value_is_told(monkeypatch):
-    told = asks("maybe", SCRIPT)
-    assert told.returncode != 0 and "UNISONO_AS_GLOO=maybe: wanted 1 or 0" in told.stderr, told
+    output = asks("maybe", SCRIPT)
+    assert output.returncode != 0 and "UNISONO_AS_GLOO=maybe: wanted 1 or 0" in output.stderr, output
     for value in ["", "2", "1 0"]:
         monkeypatch.setenv("UNISONO_AS_GLOO", value)
         with pytest.raises(ValueError, match=f"^UNISONO_AS_GLOO={value}: wanted 1 or 0"):

@@ -33,10 +33,10 @@ def example(name, port):
 def test_the_example_runs(name):
     for ranks in (2, 4):
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        told = run(ranks, example, name, store.port, init=False)
+        output = run(ranks, example, name, store.port, init=False)
         documented = runpy_doc(EXAMPLES / name)
-        missing = [line for line in documented if line not in told[0]]
-        assert not missing, (missing, told[0])
+        missing = [line for line in documented if line not in output[0]]
+        assert not missing, (missing, output[0])
 
 
 def runpy_doc(path):

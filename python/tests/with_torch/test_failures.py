@@ -19,9 +19,9 @@ from world import join, run
 
 def failure(call):
     """The text of the error that a call raises."""
-    with pytest.raises(dist.DistBackendError) as told:
+    with pytest.raises(dist.DistBackendError) as raised:
         call()
-    return str(told.value)
+    return str(raised.value)
 
 
 def mismatch():
@@ -95,9 +95,9 @@ def death():
     with contextlib.suppress(dist.DistBackendError):
         dist.barrier()
     begun = time.monotonic()
-    told = failure(lambda: dist.all_reduce(torch.ones(100)))
+    output = failure(lambda: dist.all_reduce(torch.ones(100)))
     assert time.monotonic() - begun < 5
-    return told
+    return output
 
 
 def test_the_death_of_a_rank_is_told():
@@ -153,9 +153,9 @@ def arguments():
         (lambda: group.send([ones], 5, 0), "there is no rank 5"),
     ]
     for call, words in wrong:
-        with pytest.raises(ValueError) as told:
+        with pytest.raises(ValueError) as raised:
             call()
-        assert words in str(told.value), (words, str(told.value))
+        assert words in str(raised.value), (words, str(raised.value))
     # None of these calls has begun, so the ranks still agree.
     dist.all_reduce(ones)
     assert ones.tolist() == [2.0] * 4
@@ -178,10 +178,10 @@ def never_comes():
     if os.environ["RANK"] == "1":
         return None
     begun = time.monotonic()
-    with pytest.raises(dist.DistBackendError) as told:
+    with pytest.raises(dist.DistBackendError) as raised:
         join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=3)
     assert time.monotonic() - begun < 15
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_a_rank_that_never_comes_is_named():
@@ -195,30 +195,30 @@ def cannot_join(one):
     if os.environ["RANK"] == one:
         os.environ["UNISONO_CHUNK"] = "abc"
     begun = time.monotonic()
-    with pytest.raises(dist.DistBackendError) as told:
+    with pytest.raises(dist.DistBackendError) as raised:
         join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=60)
     assert time.monotonic() - begun < 30
-    return str(told.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize("one", ["0", "1"])
 def test_a_rank_that_cannot_join_tells_the_others(one):
-    for rank, told in enumerate(run(3, cannot_join, one, init=False)):
-        assert "UNISONO_CHUNK=abc: wanted" in told, told
-        assert (f"rank {one} could not join: " in told) == (str(rank) != one), told
+    for rank, output in enumerate(run(3, cannot_join, one, init=False)):
+        assert "UNISONO_CHUNK=abc: wanted" in output, output
+        assert (f"rank {one} could not join: " in output) == (str(rank) != one), output
 
 
 def rank_0_never_comes():
     if os.environ["RANK"] == "0":
         return None
-    with pytest.raises(dist.DistBackendError) as told:
+    with pytest.raises(dist.DistBackendError) as raised:
         join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=1)
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_rank_0_that_never_comes_is_named():
-    _, told = run(2, rank_0_never_comes, init=False)
-    assert " Timed out waiting " in told and "rank 1 waits for rank 0" in told, told
+    _, output = run(2, rank_0_never_comes, init=False)
+    assert " Timed out waiting " in output and "rank 1 waits for rank 0" in output, output
 
 
 class Gone:
@@ -342,8 +342,8 @@ def a_child_that_calls():
             os.write(write, f"{type(error).__name__}: {error}".encode())
         os._exit(0)
     os.close(write)
-    with os.fdopen(read) as told:
-        words = told.read()
+    with os.fdopen(read) as output:
+        words = output.read()
     os.waitpid(child, 0)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)

@@ -80,11 +80,11 @@ def job(script, hosts, tasks):
             text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            told, _ = run.communicate(timeout=120)
+            outcome, _ = run.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
-            told = run.communicate()[0] + "\nended after 120 s"
-        assert run.returncode == 0, told
+            outcome = run.communicate()[0] + "\nended after 120 s"
+        assert run.returncode == 0, outcome
         return {path.name: path.read_text() for path in pathlib.Path(folder).glob("done.*")}
 
 

@@ -205,11 +205,11 @@ def late():
     # Set the timeout of calls, and not that of joining, which may take longer on a busy machine.
     dist.group.WORLD.set_timeout(timedelta(seconds=1))
     if dist.get_rank() == 0:
-        with pytest.raises(dist.DistBackendError, match=" Timed out ") as told:
+        with pytest.raises(dist.DistBackendError, match=" Timed out ") as raised:
             dist.barrier()
         assert re.search(
-            r"op \d+ barrier\(\) did not finish within", str(told.value)
-        ) and "rank 1 has not entered it" in str(told.value), told.value
+            r"op \d+ barrier\(\) did not finish within", str(raised.value)
+        ) and "rank 1 has not entered it" in str(raised.value), raised.value
         # Every call raises it again.
         with pytest.raises(dist.DistBackendError, match="barrier.. did not finish"):
             dist.all_reduce(torch.ones(1))
@@ -227,10 +227,12 @@ def timeouts_of_a_call():
     begun, options = time.monotonic(), dist.BarrierOptions()
     options.timeout = timedelta(milliseconds=300)
     if dist.get_rank() == 0:
-        with pytest.raises(dist.DistBackendError, match=" Timed out waiting ") as told:
+        with pytest.raises(dist.DistBackendError, match=" Timed out waiting ") as raised:
             dist.group.WORLD.barrier(options).wait()
-        waited = int(re.search(r"waiting (\d+)ms", str(told.value))[1])
-        assert 300 <= waited <= 1000 * (time.monotonic() - begun) and time.monotonic() - begun < 5, told.value
+        waited = int(re.search(r"waiting (\d+)ms", str(raised.value))[1])
+        assert 300 <= waited <= 1000 * (time.monotonic() - begun) and time.monotonic() - begun < 5, (
+            raised.value
+        )
     else:
         time.sleep(2)
 

@@ -105,8 +105,8 @@ def reduced(types, call):
 @pytest.mark.parametrize("call", ["all_reduce", "reduce", "reduce_scatter", "all_reduce_coalesced"])
 def test_reductions_of_other_types_are_told_both(kind, call):
     for types in ([torch.bool, torch.uint8], [torch.uint8, torch.bool]):
-        told = run(2, reduced, types, call, env={"UNISONO_TORCH_CLASS": kind})
-        for text in told:
+        output = run(2, reduced, types, call, env={"UNISONO_TORCH_CLASS": kind})
+        for text in output:
             assert all(
                 f"rank {rank} calls {call}({NAMES[dtype]}, max" in text for rank, dtype in enumerate(types)
             )

@@ -326,9 +326,9 @@ def recorded():
     dist.all_reduce(tensor)
     dist.all_reduce(tensor)
     backend = dist.get_backend()
-    told = json.loads(_dump_fr_trace_json(True, False, backend))
-    names = [entry["profiling_name"] for entry in told["entries"]]
-    assert sum("all" in name and "reduce" in name for name in names) == 2, told
+    output = json.loads(_dump_fr_trace_json(True, False, backend))
+    names = [entry["profiling_name"] for entry in output["entries"]]
+    assert sum("all" in name and "reduce" in name for name in names) == 2, output
 
 
 @newer

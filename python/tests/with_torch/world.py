@@ -55,13 +55,13 @@ def run(
             process.join(timeout)
             if process.is_alive():
                 process.kill()
-        told = []
+        output = []
         for rank, process in enumerate(processes):
             wanted = (ends or {}).get(rank, 0)
             if process.exitcode != wanted:
                 with open(f"{folder}/{rank}.log") as log:
-                    told.append(f"rank {rank} ended with {process.exitcode}, not {wanted}:\n{log.read()}")
-        assert not told, "\n".join(told)
+                    output.append(f"rank {rank} ended with {process.exitcode}, not {wanted}:\n{log.read()}")
+        assert not output, "\n".join(output)
         return results
 
 

@@ -34,6 +34,9 @@ pub(crate) fn stumbles(file: &str, text: &str) -> Vec<(usize, String)> {
     if file.ends_with(".rs") {
         found.extend(names(&tokens(text)));
     }
+    if file.ends_with(".py") || file.ends_with(".pyi") {
+        found.extend(names(&python(text)));
+    }
     found
 }
 
@@ -49,6 +52,34 @@ fn who(text: &str) -> Vec<usize> {
         if begins && !ends.is_some_and(|rest| rest.starts_with('?')) {
             found.push(text[..at].matches('\n').count() + 1);
         }
+    }
+    found
+}
+
+/// The names and keywords of a Python file, without its comments and strings.
+fn python(text: &str) -> Vec<Token> {
+    let (mut found, mut rest) = (Vec::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let quote = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quote| rest.starts_with(quote));
+        let len = if first == '#' {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(quote) = quote {
+            let ends =
+                |at: &usize| rest[..*at].bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 0;
+            let mut ends =
+                rest[quote.len()..].match_indices(quote).map(|(at, _)| at + quote.len()).filter(ends);
+            ends.next().map_or(rest.len(), |at| at + quote.len())
+        } else {
+            rest.find(|it: char| !it.is_alphanumeric() && it != '_')
+                .unwrap_or(rest.len())
+                .max(first.len_utf8())
+        };
+        let (text_here, after) = rest.split_at(len);
+        if first.is_alphabetic() || first == '_' {
+            let line = text[..text.len() - rest.len()].matches('\n').count() + 1;
+            found.push(Token { text: text_here.to_owned(), line });
+        }
+        rest = after;
     }
     found
 }
@@ -73,5 +104,7 @@ fn planted_stumbles_are_found() {
         [2]
     );
     assert_eq!(lines("python/src/x.rs", "// told\nfn a(b: &str) { let told = \"told\"; }\n"), [2]);
+    let text = "# told\nx = 'it\\'s told' + \"\"\"\"told\nmany\"\"\"\ntold = f\"{x}\"\n";
+    assert_eq!(lines("python/unisono/x.py", text), [4]);
     assert_eq!(lines("docs/decisions/x.md", "Who comes late has\na rank of its own."), [2, 1]);
 }
