@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use bytemuck::{Pod, Zeroable};
 use unisono_core::{
     dtype::{Alias, Dtype},
     position::{CallRecord, LEAVES},
@@ -39,35 +40,22 @@ pub enum Cargo {
 }
 
 impl Cargo {
-    /// In the order of their codes.
-    const ALL: [Self; 8] = [
-        Self::Elements,
-        Self::Objects,
-        Self::Tensors,
-        Self::Parts,
-        Self::Split,
-        Self::NewGroup,
-        Self::Leaving,
-        Self::Shutdown,
+    /// In the order of their codes, each with the suffix of the collective's name, or the call's own name.
+    const ALL: [(Self, &'static str, Option<&'static str>); 8] = [
+        (Self::Elements, "", None),
+        (Self::Objects, "_object", None),
+        (Self::Tensors, "_tensors", None),
+        (Self::Parts, "_tensor", None),
+        (Self::Split, "", Some("split()")),
+        (Self::NewGroup, "", Some("new_group()")),
+        (Self::Leaving, "", Some(LEAVES)),
+        (Self::Shutdown, "", Some(LEAVES)),
     ];
 
     /// The cargo of a code in place of a reduction's.
     fn from_code(code: u8) -> Self {
         let cargo = code.checked_sub(CARGO).and_then(|place| Self::ALL.get(usize::from(place)));
-        cargo.copied().unwrap_or_default()
-    }
-
-    /// The suffix of the collective's name, or the call's own name.
-    const fn words(self) -> (&'static str, Option<&'static str>) {
-        match self {
-            Self::Elements => ("", None),
-            Self::Objects => ("_object", None),
-            Self::Tensors => ("_tensors", None),
-            Self::Parts => ("_tensor", None),
-            Self::Split => ("", Some("split()")),
-            Self::NewGroup => ("", Some("new_group()")),
-            Self::Leaving | Self::Shutdown => ("", Some(LEAVES)),
-        }
+        cargo.map_or(Self::Elements, |(cargo, ..)| *cargo)
     }
 }
 
@@ -183,25 +171,28 @@ impl Kind {
     }
 }
 
-/// The parts of a call that its ranks must agree on, as they are on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The parts of a call that its ranks must agree on, as they are on the wire, and the number of its operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Signature {
+    /// The number in the communicator, its low 32 bits, in what an operation tells its peers; otherwise 0.
+    pub number: u32,
+    /// The number of lanes, below [`COPIES_SHIFT`]. If the call may be done in place, above it: 0, or 1 more than the binary logarithm of
+    /// the most bytes that a rank copies to a slot at once.
+    pub lanes: u16,
+    /// The code of what the caller calls the type; 0 if that is the dtype.
+    pub alias: u16,
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
     /// The root; 0 if there is none. For a send or a receive the peer.
     pub root: u32,
+    /// The number of elements. For a send or a receive the tag.
+    pub count: u64,
     /// For calls of many tensors a hash of their types and shapes; for blocks whose lengths all ranks were given a hash of these, 1 if
     /// each two ranks compare theirs; otherwise 0.
     pub contents: u32,
-    /// The number of elements. For a send or a receive the tag.
-    pub count: u64,
     /// The most elements of a message.
     pub chunk: u32,
-    /// The number of lanes, below [`COPIES_SHIFT`]. If the call may be done in place, above it: 0, or 1 more than the binary logarithm of
-    /// the most bytes that a rank copies to a slot at once.
-    pub lanes: u16,
-    /// What the caller calls the type.
-    pub alias: Alias,
 }
 
 impl Signature {
@@ -218,11 +209,10 @@ impl Signature {
                 algorithm,
             ],
             root: narrow(job.root),
-            contents: 0,
             count: job.count as u64,
             chunk: narrow(job.chunk),
             lanes: u16::try_from(job.lanes).unwrap_or(u16::MAX),
-            alias: Alias::NONE,
+            ..Self::default()
         }
     }
 
@@ -244,7 +234,7 @@ impl Signature {
     /// The same call of elements that the caller calls so.
     #[inline]
     pub fn named(mut self, alias: Alias) -> Self {
-        self.alias = alias;
+        self.alias = alias.code();
         self
     }
 
@@ -255,6 +245,11 @@ impl Signature {
             self.codes[2] = CARGO | cargo as u8;
         }
         self
+    }
+
+    /// The same call without the number of its operation.
+    pub(crate) fn unnumbered(self) -> Self {
+        Self { number: 0, ..self }
     }
 
     /// The same call, which may be done in place. `copies`: the most bytes of plain memory that a rank copies to a slot at once, 0 or a
@@ -308,11 +303,7 @@ impl Signature {
         let rooted = self.collective().is_some_and(|it| it.has_root());
         let coalesced = self.collective().is_some() && !rooted && self.codes[0] & KINDS == COALESCED;
         let more = if coalesced { self.contents } else { self.root };
-        [
-            u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32,
-            self.count,
-            self.alias.code().into(),
-        ]
+        [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count, self.alias.into()]
     }
 
     /// True if the call that [`Self::bits`] has encoded makes a group.
@@ -328,14 +319,14 @@ impl Signature {
     /// The text of a call that [`Self::bits`] has encoded.
     pub fn call_of([bits, count, alias]: [u64; 3]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
-        let alias = Alias::from_code((alias & 0xffff) as u16);
-        Self { codes: codes.to_le_bytes(), root, contents: root, count, chunk: 0, lanes: 0, alias }.call()
+        let (codes, alias) = (codes.to_le_bytes(), (alias & 0xffff) as u16);
+        Self { codes, root, contents: root, count, alias, ..Self::default() }.call()
     }
 
     /// The type of its elements, for people.
     fn element(&self) -> Cow<'static, str> {
         match Dtype::from_code(self.codes[1]) {
-            _ if !self.alias.is_none() => self.alias.name(),
+            _ if self.alias != 0 => Alias::from_code(self.alias).name(),
             Some(dtype) => dtype.name().into(),
             None => "unknown dtype".into(),
         }
@@ -357,7 +348,7 @@ impl Signature {
             return format!("collective number {code}, unknown here");
         };
         let rooted = collective.has_root();
-        let (suffix, name) = self.cargo().words();
+        let (_, suffix, name) = Cargo::ALL[self.cargo() as usize];
         if let Some(name) = name {
             return name.to_owned();
         }
@@ -403,7 +394,7 @@ impl Signature {
             }
         };
         let uneven = self.collective().is_some() && codes[0] & UNEVEN != 0;
-        let count = count / self.alias.elements().unwrap_or(1);
+        let count = count / Alias::from_code(self.alias).elements().unwrap_or(1);
         CallRecord { call: self.call(), count, algorithm, contents, uneven, chunk, lanes: lanes.into() }
     }
 }

@@ -121,12 +121,9 @@ impl Completion {
     pub(crate) fn split(self, parts: usize) -> Vec<Self> {
         let Self { submitted, deadline, .. } = self;
         let joint = Arc::new(Mutex::new((self, Vec::new())));
-        let part = |index| Self {
-            submitted,
-            deadline,
-            action: CompletionAction::Join(index, Arc::clone(&joint)),
-            outcome: None,
-            waker: None,
+        let part = |index| {
+            let action = CompletionAction::Join(index, Arc::clone(&joint));
+            Self { submitted, deadline, action, outcome: None, waker: None }
         };
         (0..parts).map(part).collect()
     }

@@ -130,7 +130,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
 
 fn step(engine: &mut Engine) -> Result<(), Halt> {
     for _ in 0..2 {
-        engine.round(&Nobody)?;
+        engine.driven_by(&Nobody).round()?;
         engine.send_control()?;
     }
     Ok(())
@@ -189,7 +189,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         7 if one_shot => (Collective::Barrier, "direct", 0),
         0 => return Ok(()),
         1 => {
-            let place = Place::There { output: output.clone(), count: 100, registered: None };
+            let place = Place::There { output: output.clone().into(), count: 100 };
             let inbound = Inbound {
                 from: Some(1),
                 tag: 0,
@@ -198,7 +198,9 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
                 alias: Alias::NONE,
                 place,
             };
-            return engine.take(WORLD, WorkRequest { what: What::Receive(inbound), completion }, &Nobody);
+            return engine
+                .driven_by(&Nobody)
+                .take(WORLD, WorkRequest { what: What::Receive(inbound), completion });
         }
         2 => {
             let place = Place::Fresh { most: 1 << 16 };
@@ -210,12 +212,15 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
                 alias: Alias::NONE,
                 place,
             };
-            return engine.take(WORLD, WorkRequest { what: What::Receive(inbound), completion }, &Nobody);
+            return engine
+                .driven_by(&Nobody)
+                .take(WORLD, WorkRequest { what: What::Receive(inbound), completion });
         }
         3 => {
-            let outbound =
-                Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone(), registered: None };
-            return engine.take(WORLD, WorkRequest { what: What::Send(outbound), completion }, &Nobody);
+            let outbound = Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone().into() };
+            return engine
+                .driven_by(&Nobody)
+                .take(WORLD, WorkRequest { what: What::Send(outbound), completion });
         }
         4 => (Collective::AllReduce, "recursive_doubling", 10),
         5 => (Collective::AllReduce, "ring", 1000),
@@ -230,22 +235,22 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
     let signature = Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code);
     let plan = CallPlan::new(collective, signature, kernel, job.long);
     let group = OperationGroup { ranks: 2, ..OperationGroup::default() };
-    let operand =
-        |region: &Region| Operand { registered: Some((region.clone(), 0)), ..region.clone().into() };
-    let operation = Operation::new(plan, group, OutputAccess::All, (operand(input), operand(output)));
+    let operand = |region: &Region| Operand::registered(region.clone());
     let schedule = match algorithm.plan(collective).filter(|_| one_shot) {
         Some(plan) => CallSchedule::Recorded(Recorded::shown(plan, &job)),
         None => CallSchedule::Made(schedule),
     };
-    let what = What::Collective(Box::new(operation), schedule);
-    engine.take(WORLD, WorkRequest { what, completion }, &Nobody)
+    let (input, output, access) = (operand(input), operand(output), OutputAccess::All);
+    let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
+    let what = What::Collective(Box::new(operation));
+    engine.driven_by(&Nobody).take(WORLD, WorkRequest { what, completion })
 }
 
 #[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
 
-    use super::{comm::layout::Front, wire::OperationInfo, *};
+    use super::{comm::layout::Front, *};
 
     /// What a rank writes to its shared slots that ends two all_reduces of six elements.
     fn honest() -> Vec<u8> {
@@ -254,11 +259,9 @@ mod tests {
         };
         let job = Job { chunk: 64, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, 0, 2, 6) };
         let direct = unisono_schedule::algorithm::find("direct").unwrap();
-        let Signature { codes, root, contents, count, chunk, lanes, .. } =
-            Signature::new(&job, Dtype::F32, ReduceOp::Sum, direct.code);
+        let signature = Signature::new(&job, Dtype::F32, ReduceOp::Sum, direct.code);
         let enter = |place, number: u32| {
-            let operation =
-                OperationInfo { number: number - 1, lanes, alias: 0, codes, root, count, contents, chunk };
+            let operation = Signature { number: number - 1, ..signature };
             let front = Front { number: number.into(), operation };
             write(place, &[bytemuck::bytes_of(&front), &[0; 24]].concat())
         };

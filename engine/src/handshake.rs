@@ -9,10 +9,9 @@ use crate::{
     access,
     comm::{Comm, CommMember, Core, Handshakes, PendingHandshake},
     endpoint::control_token,
-    progress::{Engine, WORLD},
-    stop::Stop,
-    supervisor::Supervisor,
-    wire::{ControlKind, Handshake, Immediate},
+    progress::{DrivenEngine, Engine, WORLD},
+    stop::{Result, Stop},
+    wire::{ControlKind, Handshake},
 };
 
 impl Engine {
@@ -30,7 +29,7 @@ impl Engine {
     }
 
     /// Begins handshakes with neighbours. With those of them that are on other hosts (`remote`) it also exchanges large handshakes.
-    pub fn begin_handshakes(&mut self, neighbours: &[Rank], remote: &[Rank]) -> Result<(), Stop> {
+    pub fn begin_handshakes(&mut self, neighbours: &[Rank], remote: &[Rank]) -> Result<()> {
         let area = self.handshakes.remote().words();
         let able = self.handshakes.area.is_some();
         let comm = self.net.core(WORLD)?.comm;
@@ -38,55 +37,11 @@ impl Engine {
             // The rank's handshake may have arrived before.
             let takes = !comm.identity.members[rank].handshake_arrived || large_target(comm, rank)?.len > 0;
             comm.identity.members[rank].large_due = able && takes && remote.contains(&rank);
-            comm.mailbox.send(
-                rank,
-                ControlKind::Handshake,
-                Handshake::new(comm.identity.me, rank, area, [0; 3]),
-            )?;
+            let handshake = Handshake::new(comm.identity.me, rank, area, [0; 3]);
+            comm.mailbox.send(rank, ControlKind::Handshake, handshake)?;
         }
         self.handshakes.neighbours = neighbours.to_vec();
         self.handshakes.unsent = if able { remote.to_vec() } else { Vec::new() };
-        Ok(())
-    }
-
-    /// Waits until the handshakes of all neighbours have arrived and the transport has taken those of this rank; at most until the deadline,
-    /// or until none has arrived for `patience`.
-    pub fn finish_handshakes(
-        &mut self,
-        supervisor: &dyn Supervisor,
-        patience: Duration,
-        deadline: Instant,
-    ) -> Result<(), Stop> {
-        let (mut missing, mut until) = (usize::MAX, deadline);
-        self.handshakes.deadline = Some(deadline);
-        let mut done = |engine: &mut Self, moved: bool| {
-            // A neighbour whose pattern is missing may also owe a large handshake.
-            let count =
-                engine.pending_handshakes().map(|pending| 2 - usize::from(pending.small_arrived)).sum();
-            if count < missing {
-                (missing, until) = (count, deadline.min(Instant::now() + patience));
-            }
-            let comm = engine.net.core(WORLD)?.comm;
-            match count {
-                0 if engine.handshakes.unsent.is_empty() && comm.mailbox.queue.is_empty() => Ok(true),
-                _ if !moved && Instant::now() >= until => Err(Stop::Deadline),
-                _ => Ok(false),
-            }
-        };
-        self.join_or_leave(&mut done, Some(deadline), supervisor).map_err(|halt| halt.stop)
-    }
-
-    /// Sends messages that neighbours may wait for, until `done` is true. The thread that makes `done` true wakes the transport.
-    pub fn progress_until(
-        &mut self,
-        done: &dyn Fn() -> bool,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Stop> {
-        self.join_or_leave(&mut |_, _| Ok(done()), None, supervisor).map_err(|halt| halt.stop)?;
-        // Otherwise a put may still read from the area, so it stays as long as the engine.
-        if self.net.core(WORLD)?.comm.mailbox.is_completed() {
-            self.handshakes = Handshakes::default();
-        }
         Ok(())
     }
 
@@ -102,7 +57,7 @@ impl Engine {
     }
 
     /// Sends large handshakes, as many as the transport takes. True if any went.
-    pub(super) fn send_large_handshakes(&mut self) -> Result<bool, Stop> {
+    pub(super) fn send_large_handshakes(&mut self) -> Result<bool> {
         let mut sent = false;
         for _ in 0..self.handshakes.unsent.len() {
             sent |= self.send_large_handshake()?;
@@ -111,7 +66,7 @@ impl Engine {
     }
 
     /// Sends the next large handshake, if the transport takes it.
-    fn send_large_handshake(&mut self) -> Result<bool, Stop> {
+    fn send_large_handshake(&mut self) -> Result<bool> {
         let Handshakes { area: Some(area), unsent, .. } = &mut self.handshakes else { return Ok(false) };
         let Some(to) = unsent.pop() else { return Ok(false) };
         let Core { port, comm } = self.net.core(WORLD)?;
@@ -126,21 +81,11 @@ impl Engine {
         }
         let half = area.len() / 2;
         let len = usize::try_from(target.len).unwrap_or(half).min(half);
-        let immediate = Immediate::ControlMessage {
-            comm_id: WORLD,
-            from: comm.identity.me,
-            about: ControlKind::Handshake,
-        };
-        let (peer, immediate) = port.to(to, immediate)?;
-        let put = Put {
-            to: peer,
-            sources: &[Source::new(area, half, len)?],
-            target: Target { region: target, offset: 0 },
-            immediate,
-            token: control_token(WORLD, false),
-            notify: Notify::Always,
-        };
-        let posted = access::put(&mut *port.transport, &put);
+        let (peer, immediate) = port.to(to, comm.identity.immediate(ControlKind::Handshake))?;
+        let (sources, target) = (&[Source::new(area, half, len)?], Target { region: target, offset: 0 });
+        let (token, notify) = (control_token(WORLD, false), Notify::Always);
+        let posted =
+            access::put(&mut *port.transport, &Put { to: peer, sources, target, immediate, token, notify });
         if posted.map_err(|error| port.broken(error))? == Posted::Full {
             unsent.insert(0, to);
             return Ok(false);
@@ -148,6 +93,40 @@ impl Engine {
         port.sent(to);
         comm.mailbox.in_flight += 1;
         Ok(true)
+    }
+}
+
+impl DrivenEngine<'_> {
+    /// Waits until the handshakes of all neighbours have arrived and the transport has taken those of this rank; at most until the deadline,
+    /// or until none has arrived for `patience`.
+    pub fn finish_handshakes(&mut self, patience: Duration, deadline: Instant) -> Result<()> {
+        let (mut missing, mut until) = (usize::MAX, deadline);
+        self.engine.handshakes.deadline = Some(deadline);
+        let mut done = |engine: &mut Engine, moved: bool| {
+            // A neighbour whose pattern is missing may also owe a large handshake.
+            let count =
+                engine.pending_handshakes().map(|pending| 2 - usize::from(pending.small_arrived)).sum();
+            if count < missing {
+                (missing, until) = (count, deadline.min(Instant::now() + patience));
+            }
+            let comm = engine.net.core(WORLD)?.comm;
+            match count {
+                0 if engine.handshakes.unsent.is_empty() && comm.mailbox.queue.is_empty() => Ok(true),
+                _ if !moved && Instant::now() >= until => Err(Stop::Deadline),
+                _ => Ok(false),
+            }
+        };
+        self.join_or_leave(&mut done, Some(deadline)).map_err(|halt| halt.stop)
+    }
+
+    /// Sends messages that neighbours may wait for, until `done` is true. The thread that makes `done` true wakes the transport.
+    pub fn progress_until(&mut self, done: &dyn Fn() -> bool) -> Result<()> {
+        self.join_or_leave(&mut |_, _| Ok(done()), None).map_err(|halt| halt.stop)?;
+        // Otherwise a put may still read from the area, so it stays as long as the engine.
+        if self.engine.net.core(WORLD)?.comm.mailbox.is_completed() {
+            self.engine.handshakes = Handshakes::default();
+        }
+        Ok(())
     }
 }
 

@@ -5,11 +5,10 @@ use std::time::Instant;
 use unisono_core::error::Failure;
 
 use crate::{
-    comm::Core,
+    comm::{Comm, Core, ShutdownState},
     completion::Completion,
-    progress::{Engine, WORLD},
-    stop::{Halt, Stop},
-    supervisor::Supervisor,
+    progress::{DrivenEngine, Engine, WORLD},
+    stop::{Halt, Result, Stop},
 };
 
 impl Engine {
@@ -31,27 +30,9 @@ impl Engine {
         comms.flat_map(|comm| comm.give_up_receives()).collect()
     }
 
-    /// When all ranks leave, sends the end of each communicator to all members that this rank has exchanged messages with, and waits for
-    /// theirs, which are their last messages. Afterwards no control message is in flight.
-    pub fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
-        for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.shutdown.end_told) {
-            comm.settle_debts(true);
-            comm.shutdown.left = comm.identity.comm_id != WORLD;
-            comm.tell_end().map_err(Stop::from)?;
-        }
-        let mut done = |engine: &mut Self, moved: bool| {
-            let ended = engine.net.comms.iter().flatten().all(|comm| comm.identity.all_ended());
-            match moved {
-                false if ended && !engine.net.has_control() => Ok(true),
-                false if Instant::now() >= until => Err(Stop::Deadline),
-                _ => Ok(false),
-            }
-        };
-        self.join_or_leave(&mut done, Some(until), supervisor)
-    }
-
-    /// Afterwards, returns the failure if a message of any group was not received or ranks have called different operations.
-    pub fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
+    /// After all ranks have [left](DrivenEngine::take_leave), returns the failure if a message of any group was not received or ranks
+    /// have called different operations.
+    pub fn left_over(&mut self) -> Result<Option<Failure>> {
         for comm in self.net.comms.iter_mut().flatten() {
             let left = Core { port: &mut self.net.port, comm }.left_over()?;
             if left.is_some() {
@@ -59,5 +40,31 @@ impl Engine {
             }
         }
         Ok(None)
+    }
+}
+
+impl DrivenEngine<'_> {
+    /// When all ranks leave, sends the end of each communicator to all members that this rank has exchanged messages with, and waits for
+    /// theirs, which are their last messages. Afterwards no control message is in flight.
+    pub fn take_leave(&mut self, until: Instant) -> Result<(), Halt> {
+        for comm in self.engine.net.comms.iter_mut().flatten().filter(|comm| !comm.shutdown.is_end_known()) {
+            comm.settle_debts(true);
+            comm.shutdown.state = match comm.shutdown.state {
+                _ if comm.identity.comm_id == WORLD => ShutdownState::EndTold,
+                ShutdownState::Leaving => ShutdownState::Left,
+                _ => ShutdownState::LeftWithWorld,
+            };
+            comm.tell_end().map_err(Stop::from)?;
+        }
+        let mut done = |engine: &mut Engine, moved: bool| {
+            let ended = |comm: &Comm| comm.identity.all_ended() && comm.mailbox.is_completed();
+            match moved {
+                // Control messages tell members that this rank has left: none is queued or in flight.
+                false if engine.net.comms.iter().flatten().all(|comm| ended(comm)) => Ok(true),
+                false if Instant::now() >= until => Err(Stop::Deadline),
+                _ => Ok(false),
+            }
+        };
+        self.join_or_leave(&mut done, Some(until))
     }
 }

@@ -22,6 +22,7 @@ mod fuzz_tests;
 mod handshake;
 mod leave;
 pub mod memory;
+mod messages;
 #[cfg(test)]
 #[path = "../../transport/tests/observed/mod.rs"]
 mod observed;
@@ -42,22 +43,21 @@ mod wait;
 mod wire;
 
 pub use self::{
-    comm::{CommIds, PendingHandshake},
+    comm::PendingHandshake,
     completion::{
         Completion, CompletionAction, CompletionResult, Done, Memory, Next, Outcome, Receipts,
         ReceivedMessage,
     },
     contact::{Contact, Contacts},
     endpoint::Traced,
-    progress::{Engine, WORLD},
+    progress::{CommIds, DrivenEngine, Engine, WORLD},
     request::{
-        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, Planned,
-        ShownPlan, What,
+        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, ShownPlan, What,
     },
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, SubmissionEntry, Supervisor, WorkRequest},
-    turn::Called,
+    turn::{Called, MakeCompletion},
     wait::Patience,
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
 };

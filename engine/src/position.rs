@@ -19,7 +19,7 @@ impl Engine {
             .comms
             .iter()
             .flatten()
-            .filter(|it| it.mailbox.introduced && it.shutdown.vacant.is_none())
+            .filter(|it| it.mailbox.introduced && !it.shutdown.is_vacant())
             .collect();
         let running = |comm: &Comm| {
             let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
@@ -68,7 +68,7 @@ impl Engine {
         }
         let operations = self.running.iter().filter(|it| !it.run.operation.plan.signature.is_leaving());
         let operations = operations.filter_map(|it| it.stalled);
-        let message = self.oldest_message().map(|(_, at, ..)| at);
+        let message = self.oldest_message().map(|(_, wait)| wait.since);
         if let Some(since) = operations.chain(message).min() {
             supervisor.waits(Instant::now().saturating_duration_since(since));
         }
@@ -89,6 +89,7 @@ impl Engine {
     /// The number of communicators, and of those of them that this rank is leaving and will look at.
     #[cfg(debug_assertions)]
     pub fn communicators(&self) -> (usize, usize) {
-        (self.net.comms.iter().flatten().count(), self.net.leaving.len())
+        let leaving = &self.net.leaving;
+        (self.net.comms.iter().flatten().count(), leaving.changed.len() + leaving.watched.len())
     }
 }

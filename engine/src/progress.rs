@@ -10,20 +10,22 @@ use unisono_schedule::Rank;
 use unisono_transport::{Error, RemoteRegion, Transport, Wake};
 
 use crate::{
-    call::Signature,
     collective::{LaneProgress, Pass, Run},
-    comm::{Comm, CommIds, Core, Handshakes, Leaving, Net},
+    comm::{Comm, Core, Handshakes, Leaving, Net, QueuedCollective, ShutdownState},
     completion::{Completion, Done},
     contact::{Contact, Contacts},
     endpoint::Port,
-    p2p::{LONG, Messages},
+    messages::{LONG, LongestWait, Messages},
     request::What,
     settings::Settings,
-    stop::{Halt, Stop, halt},
+    stop::{Halt, Result, StalledOperation, Stop},
     supervisor::{Call, SubmissionEntry, Supervisor, WorkRequest},
     wait::{IdleAction, Patience, Wait},
-    wire::CommId,
+    wire::{CommId, MAX_COMMS},
 };
+
+/// A bit for each communicator id.
+pub type CommIds = [u64; MAX_COMMS / 64];
 
 /// The communicator of all ranks.
 pub const WORLD: CommId = 0;
@@ -32,9 +34,9 @@ pub const WORLD: CommId = 0;
 /// after this many that moved nothing.
 pub(super) const OFTEN: u32 = 1024;
 
-/// Says whether [`Engine::progress`] is to return. It is called before every round, with true if the latest round moved anything or there
-/// was none.
-pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>;
+/// Says whether [`DrivenEngine::progress`] is to return. It is called before every round, with true if the latest round moved anything
+/// or there was none.
+pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool>;
 
 /// A collective that has begun.
 pub(crate) struct RunningOperation {
@@ -70,6 +72,12 @@ pub struct Engine {
     pub(super) handshakes: Handshakes,
 }
 
+/// The engine and its owner, to which it reports, for the thread that drives it.
+pub struct DrivenEngine<'e> {
+    pub(super) engine: &'e mut Engine,
+    pub(super) supervisor: &'e dyn Supervisor,
+}
+
 impl Engine {
     /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::set_contacts).
     pub fn new(
@@ -78,8 +86,6 @@ impl Engine {
         ranks: usize,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let none = Duration::ZERO;
-        let patience = Patience { spin: none, give_way: none, alone: none };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Comm::new(&mut *port.transport, WORLD, (me, ranks), settings)?;
         let comms = vec![Some(Box::new(world))];
@@ -91,7 +97,7 @@ impl Engine {
             messaging: Vec::new(),
             lost: Vec::new(),
             lanes: Vec::new(),
-            wait: Wait::new(patience),
+            wait: Wait::new(Patience::default()),
             idle: false,
             fruitful: 0,
             joins_or_leaves: false,
@@ -101,10 +107,15 @@ impl Engine {
 
     /// The information that other ranks need of this one.
     pub fn contact(&self) -> Contact {
-        let mailbox = self.net.comm(WORLD).map(Comm::mailbox).unwrap_or_default();
+        let mailbox = self.net.comm(WORLD).map(|world| world.mailbox.remote()).unwrap_or_default();
         let port = &self.net.port;
         let address = port.transport.address().clone();
         Contact { address, host: String::new(), mailbox, mask: port.mask }
+    }
+
+    /// The engine for the thread that drives it, which reports to this supervisor.
+    pub fn driven_by<'e>(&'e mut self, supervisor: &'e dyn Supervisor) -> DrivenEngine<'e> {
+        DrivenEngine { engine: self, supervisor }
     }
 
     /// The transport, to register memory.
@@ -119,7 +130,16 @@ impl Engine {
 
     /// The communicator ids that are free on this rank, a bit for each.
     pub fn free_comm_ids(&self) -> CommIds {
-        self.net.free_comm_ids()
+        let comms = &self.net.comms;
+        let most = comms.iter().flatten().map(|comm| comm.settings.bounds.comms).next().unwrap_or(0);
+        let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
+        let mut free = std::array::from_fn(|word| below(most.saturating_sub(64 * word)));
+        for (comm_id, comm) in comms.iter().enumerate() {
+            if comm.as_ref().is_some_and(|comm| comm.shutdown.state != ShutdownState::Vacant) {
+                free[comm_id / 64] &= !(1 << (comm_id % 64));
+            }
+        }
+        free
     }
 
     /// Makes a communicator of these ranks of the world, in which this one is rank `me`, and returns its mailbox; `None` if another one
@@ -131,18 +151,38 @@ impl Engine {
         members: &[Rank],
         settings: Settings,
     ) -> Result<Option<RemoteRegion>, Error> {
-        self.net.open(comm_id, me, members, settings)
+        let Self { net, .. } = self;
+        if let Some(old) = net.comm_mut(comm_id) {
+            // All members of the new group have said that they have left the old one.
+            if !old.shutdown.is_vacant() {
+                return Ok(None);
+            }
+            if !old.identity.members.iter().all(|member| members.contains(&member.world)) {
+                old.shutdown.state = ShutdownState::Kept;
+                return Ok(None);
+            }
+            net.free(comm_id);
+        }
+        let mut comm = Comm::new(&mut *net.port.transport, comm_id, (me, members.len()), settings)?;
+        comm.set_members(members.iter().copied());
+        let (mailbox, place) = (comm.mailbox.remote(), usize::from(comm_id));
+        if net.comms.len() <= place {
+            net.comms.resize_with(place + 1, || None);
+        }
+        net.comms[place] = Some(Box::new(comm));
+        Ok(Some(mailbox))
     }
 
     /// Gives an open communicator its name in messages, and the mailboxes of its members.
     pub fn introduce(
         &mut self,
         comm_id: CommId,
-        (id, label): (u64, Arc<str>),
+        id: u64,
+        label: Arc<str>,
         mailboxes: impl Iterator<Item = RemoteRegion>,
-    ) -> Result<(), Stop> {
+    ) -> Result<()> {
         let core = self.net.core(comm_id)?;
-        core.comm.identity.name(id, label);
+        (core.comm.identity.id, core.comm.identity.label) = (id, Some(label));
         core.comm.mailbox.introduce(mailboxes);
         Ok(())
     }
@@ -169,7 +209,7 @@ impl Engine {
         contacts: Arc<dyn Contacts>,
         chunk_bytes: usize,
         patience: Patience,
-    ) -> Result<(), Stop> {
+    ) -> Result<()> {
         let ranks = contacts.ranks();
         self.net.port.set_contacts(ranks, Arc::clone(&contacts));
         let world = self.net.core(WORLD)?.comm;
@@ -179,7 +219,7 @@ impl Engine {
     }
 
     /// Replaces the contacts, once more ranks are known, and says how long to poll before sleeping.
-    pub fn update_contacts(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<(), Stop> {
+    pub fn update_contacts(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<()> {
         self.wait = Wait::new(patience);
         let world = self.net.core(WORLD)?.comm;
         let mailbox = |rank| contacts.mailbox(rank).unwrap_or_default();
@@ -189,134 +229,97 @@ impl Engine {
     }
 
     /// Forgets the collectives of the world that ranks have run while they joined: the next one is their first.
-    pub fn forget_calls(&mut self) -> Result<(), Stop> {
-        self.net.core(WORLD)?.comm.forget_calls();
+    pub fn forget_calls(&mut self) -> Result<()> {
+        let world = self.net.core(WORLD)?.comm;
+        world.collectives.forget();
+        world.mailbox.forget_probes();
+        Ok(())
+    }
+}
+
+impl DrivenEngine<'_> {
+    fn serve(&mut self, comm_id: CommId, request: SubmissionEntry) -> Result<(), Halt> {
+        let net = &mut self.engine.net;
+        match request {
+            SubmissionEntry::Do(task) => return self.take(comm_id, task),
+            SubmissionEntry::Leave => {
+                // A poll completes copies of messages that are still in flight.
+                net.poll()?;
+                net.leave(comm_id)?;
+            }
+            SubmissionEntry::Position(question) => question.answer(self.engine.position()),
+        }
         Ok(())
     }
 
-    pub(super) fn serve(
-        &mut self,
-        comm_id: CommId,
-        request: SubmissionEntry,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        match request {
-            SubmissionEntry::Do(task) => self.take(comm_id, task, supervisor),
-            SubmissionEntry::Leave => {
-                // A poll completes copies of messages that are still in flight.
-                self.net.poll()?;
-                Ok(self.net.leave(comm_id)?)
-            }
-            SubmissionEntry::Position(question) => {
-                question.answer(self.position());
-                Ok(())
-            }
-        }
-    }
-
     /// Takes on a task of a communicator. A collective begins when those that were submitted before it have ended.
-    pub fn take(
-        &mut self,
-        comm_id: CommId,
-        task: WorkRequest,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
+    pub fn take(&mut self, comm_id: CommId, task: WorkRequest) -> Result<(), Halt> {
         let WorkRequest { what, completion } = task;
-        let mut core = self.net.core(comm_id)?;
+        let mut core = self.engine.net.core(comm_id)?;
         match what {
-            What::Collective(operation, schedule) => {
-                return self.turn(comm_id, (operation, schedule, completion), supervisor);
+            What::Collective(operation) => {
+                return self.turn(comm_id, QueuedCollective { operation, completion });
             }
             What::Send(outbound) => core.send(outbound, completion),
             What::Receive(inbound) => core.receive(inbound, completion)?,
-            What::Several(all) => return self.take_several(comm_id, all, completion, supervisor),
+            What::Several(all) => return self.take_several(comm_id, all, completion),
         }
-        if !self.messaging.contains(&comm_id) {
-            self.messaging.push(comm_id);
+        if !self.engine.messaging.contains(&comm_id) {
+            self.engine.messaging.push(comm_id);
         }
         Ok(())
     }
 
     /// Advances all operations until `until` is true, none is left, or another thread wants to drive. `until` may become true by
-    /// itself at the time `at`: the engine does not wait longer. After an error the engine must be [abandoned](Self::abandon).
-    pub fn drive(
-        &mut self,
-        (until, at): (&dyn Fn() -> bool, Option<Instant>),
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
+    /// itself at the time `at`: the engine does not wait longer. After an error the engine must be [abandoned](Engine::abandon).
+    pub fn drive(&mut self, until: &dyn Fn() -> bool, at: Option<Instant>) -> Result<(), Halt> {
         let mut done =
-            |engine: &mut Self, _| Ok(engine.running.is_empty() && engine.messaging.is_empty() || until());
-        self.joins_or_leaves = false;
-        let Err(Halt { stop, stalled }) = self.progress(&mut done, at, supervisor) else { return Ok(()) };
-        if stalled.is_some() {
-            return Err(Halt { stop, stalled });
-        }
-        // A failure of the whole engine is reported for the oldest operation.
-        if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
-            return Err(oldest.halt(stop));
-        }
-        Err(match self.oldest_message() {
-            Some((_, at, signature, _)) => halt(stop, (None, None, 0), signature, at),
-            None => stop.into(),
+            |engine: &mut Engine, _| Ok(engine.running.is_empty() && engine.messaging.is_empty() || until());
+        self.engine.joins_or_leaves = false;
+        self.progress(&mut done, at).map_err(|halt| match halt.stalled {
+            Some(_) => halt,
+            // A failure of the whole engine is reported for the oldest operation.
+            None => self.engine.halt(halt.stop),
         })
     }
 
-    /// The send or receive that was submitted first of those that have not ended: its communicator, when it was submitted, its call,
-    /// and the rank that it waits for.
-    pub(super) fn oldest_message(&self) -> Option<(&Comm, Instant, Signature, Option<Rank>)> {
-        let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
-        let oldest = comms.filter_map(|comm| {
-            let (at, signature, peer) = comm.longest_wait()?;
-            Some((comm, at, signature, peer))
-        });
-        oldest.min_by_key(|(_, at, ..)| *at)
-    }
-
     /// Runs the loop while ranks join or leave; arguments as for [`progress`](Self::progress).
-    pub(super) fn join_or_leave(
-        &mut self,
-        done: IsDone<'_>,
-        at: Option<Instant>,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        self.joins_or_leaves = true;
-        self.progress(done, at, supervisor)
+    pub(super) fn join_or_leave(&mut self, done: IsDone<'_>, at: Option<Instant>) -> Result<(), Halt> {
+        self.engine.joins_or_leaves = true;
+        self.progress(done, at)
     }
 
     /// The one loop: does rounds until `done`, and polls, yields or sleeps after a round that moved nothing. It does not sleep
     /// beyond `at`.
-    fn progress(
-        &mut self,
-        done: IsDone<'_>,
-        at: Option<Instant>,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        let exclusive = self.joins_or_leaves;
+    fn progress(&mut self, done: IsDone<'_>, at: Option<Instant>) -> Result<(), Halt> {
+        let Self { supervisor, .. } = *self;
+        let exclusive = self.engine.joins_or_leaves;
         let wanted = || !exclusive && supervisor.wanted();
         let (mut moved, mut fruitless) = (true, 0_u32);
         loop {
             while let Some((comm_id, request)) = supervisor.asked() {
-                self.serve(comm_id, request, supervisor)?;
+                self.serve(comm_id, request)?;
             }
-            if done(self, moved)? {
+            if done(self.engine, moved)? {
                 return Ok(());
             }
-            moved = self.round(supervisor)?;
+            moved = self.round()?;
+            let engine = &mut *self.engine;
             if moved {
-                self.wait.reset();
+                engine.wait.reset();
                 fruitless = 0;
                 // An operation may stall while others move.
-                self.fruitful = self.fruitful.wrapping_add(1);
-                if !self.fruitful.is_multiple_of(OFTEN) {
+                engine.fruitful = engine.fruitful.wrapping_add(1);
+                if !engine.fruitful.is_multiple_of(OFTEN) {
                     continue;
                 }
-                self.check_stalled()?;
+                engine.check_stalled()?;
             } else {
                 // An engine with long patience polls and never sleeps, so it must check here.
                 fruitless = fruitless.wrapping_add(1);
                 if fruitless.is_multiple_of(OFTEN) {
-                    self.check_stalled()?;
-                    self.report_stall(supervisor);
+                    engine.check_stalled()?;
+                    engine.report_stall(supervisor);
                 }
             }
             if wanted() {
@@ -326,30 +329,27 @@ impl Engine {
                 return Err(Stop::Failed.into());
             }
             let now = Instant::now();
-            let deadline = at.into_iter().fold(self.deadline(now)?, Instant::min);
+            let deadline = at.into_iter().fold(engine.deadline(now)?, Instant::min);
             if moved {
                 continue;
             }
             if !exclusive && at.is_some_and(|at| at <= now) {
                 return Ok(());
             }
-            if let Some(nap) = self.pause(now, deadline) {
-                self.report_longest_wait(supervisor);
+            if let Some(nap) = engine.pause(now, deadline) {
+                engine.report_longest_wait(supervisor);
                 // The check may queue control messages, which must go out before this thread sleeps.
-                let received = self.check_stalled()?;
-                self.report_stall(supervisor);
-                if !self.send_control()? && !received {
+                let received = engine.check_stalled()?;
+                engine.report_stall(supervisor);
+                if !engine.send_control()? && !received {
                     supervisor.sleeps(true);
                     // A thread that submitted a request just before did not know that it has to wake this one.
                     let asked = supervisor.asked();
-                    let parked = match (&asked, wanted()) {
-                        (None, false) => self.park(nap),
-                        _ => Ok(()),
-                    };
+                    let parked = if asked.is_none() && !wanted() { engine.park(nap) } else { Ok(()) };
                     supervisor.sleeps(false);
                     parked.map_err(Stop::from)?;
                     if let Some((comm_id, request)) = asked {
-                        self.serve(comm_id, request, supervisor)?;
+                        self.serve(comm_id, request)?;
                     }
                 }
             }
@@ -358,66 +358,66 @@ impl Engine {
 
     /// One round: for every operation puts and takes on every lane, a slice of work, and control messages; then a poll. False if
     /// nothing moved.
-    pub(super) fn round(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
+    pub(super) fn round(&mut self) -> Result<bool, Halt> {
         let (mut moved, mut ended) = (false, false);
         let mut index = 0;
-        while let Some(task) = self.running.get_mut(index) {
-            let passed = self.net.core(task.comm_id).and_then(|mut core| task.run.pass(&mut core, self.idle));
-            match passed {
+        while let Some(task) = self.engine.running.get_mut(index) {
+            let core = self.engine.net.core(task.comm_id);
+            match core.and_then(|mut core| task.run.pass(&mut core, self.engine.idle)) {
                 Ok(Pass::Ended) => {
-                    self.end(index, supervisor)?;
+                    self.end(index)?;
                     ended = true;
                     continue;
                 }
-                Ok(Pass::Moved) => {
-                    (moved, task.stalled) = (true, None);
-                }
+                Ok(Pass::Moved) => (moved, task.stalled) = (true, None),
                 Ok(Pass::Idle) => {}
                 Err(stop) => return Err(task.halt(stop)),
             }
             index += 1;
         }
-        if !self.messaging.is_empty() || !self.net.port.active_comms.is_empty() {
-            ended |= self.advance_messages(supervisor)?;
+        let engine = &mut *self.engine;
+        if !engine.messaging.is_empty() || !engine.net.port.active_comms.is_empty() {
+            ended |= self.advance_messages()?;
         }
-        if self.joins_or_leaves {
-            moved |= self.send_control()? | self.send_large_handshakes()?;
+        let engine = &mut *self.engine;
+        if engine.joins_or_leaves {
+            moved |= engine.send_control()? | engine.send_large_handshakes()?;
         }
         // The caller's operation may have ended, and another may have begun: both before the next poll.
         if ended {
             return Ok(true);
         }
-        self.idle = !(self.net.poll()? || moved);
-        Ok(!self.idle)
+        engine.idle = !(engine.net.poll()? || moved);
+        Ok(!engine.idle)
     }
 
     /// Advances sends and receives. True if anything moved.
-    pub(super) fn advance_messages(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
+    fn advance_messages(&mut self) -> Result<bool, Halt> {
         let mut moved = false;
         let mut index = 0;
+        let Engine { messaging, net, .. } = &mut *self.engine;
         // This includes communicators in which no call of this rank waits: their senders may wait for this rank.
-        for &comm_id in &self.net.port.active_comms {
-            if !self.messaging.contains(&comm_id) {
-                self.messaging.push(comm_id);
+        for comm_id in net.port.active_comms.drain(..) {
+            if !messaging.contains(&comm_id) {
+                messaging.push(comm_id);
             }
         }
-        self.net.port.active_comms.clear();
-        while let Some(&comm_id) = self.messaging.get(index) {
+        while let Some(&comm_id) = self.engine.messaging.get(index) {
             // The communicator may have ended meanwhile.
-            let Ok(mut core) = self.net.core(comm_id) else {
-                self.messaging.swap_remove(index);
+            let Ok(mut core) = self.engine.net.core(comm_id) else {
+                self.engine.messaging.swap_remove(index);
                 continue;
             };
             moved |= core.advance_messages()?;
-            let latest = core.comm.collectives.latest();
-            while let Some((completion, received)) = self.net.core(comm_id)?.comm.messages.ended.pop_front() {
+            while let Some((completion, received)) =
+                self.engine.net.core(comm_id)?.comm.messages.ended.pop_front()
+            {
                 moved = true;
                 let done = Done { received: received.into_iter().collect(), ..Done::default() };
-                if let Some(task) = self.conclude(completion, done, latest, supervisor)? {
-                    self.take(comm_id, task, supervisor)?;
-                }
+                self.message_ended(comm_id, completion, done)?;
             }
-            let Core { port, comm } = self.net.core(comm_id)?;
+            let Engine { messaging, net, .. } = &mut *self.engine;
+            let Core { port, comm } = net.core(comm_id)?;
             if comm.messages.open() {
                 index += 1;
                 continue;
@@ -426,15 +426,35 @@ impl Engine {
             if comm.messages.has_more() || !comm.mailbox.queue.is_empty() {
                 port.mark_active(comm_id);
             }
-            self.messaging.swap_remove(index);
-            self.net.mark_changed(comm_id);
-            self.net.continue_leaving()?;
+            messaging.swap_remove(index);
+            net.mark_changed(comm_id);
+            net.continue_leaving()?;
         }
         Ok(moved)
     }
+}
+
+impl Engine {
+    /// The send or receive that was submitted first of those that have not ended, and its communicator.
+    pub(super) fn oldest_message(&self) -> Option<(&Comm, LongestWait)> {
+        let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
+        let oldest = comms.filter_map(|comm| Some((comm, comm.longest_wait()?)));
+        oldest.min_by_key(|(_, wait)| wait.since)
+    }
+
+    /// Why the engine stops: at the oldest operation, or else at the oldest message.
+    fn halt(&self, stop: Stop) -> Halt {
+        if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
+            return oldest.halt(stop);
+        }
+        match self.oldest_message() {
+            Some((_, wait)) => Halt::at(stop, StalledOperation::new(wait.signature, wait.since)),
+            None => stop.into(),
+        }
+    }
 
     /// The earliest deadline, at most a second from `now`; an error if one has passed.
-    pub(super) fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
+    fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
         let mut soonest = now + Duration::from_secs(1);
         // Receives may wait until all ranks have left.
         if self.joins_or_leaves {
@@ -448,12 +468,12 @@ impl Engine {
         }
         for &comm_id in &self.messaging {
             let comm = self.net.core(comm_id)?.comm;
-            if let Some((at, signature)) = comm.messages.late(now) {
-                let signature = signature.worldwide(|rank| comm.identity.world(rank));
-                return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
+            if let Some(wait) = comm.messages.late(now) {
+                let signature = wait.signature.worldwide(|rank| comm.identity.world(rank));
+                return Err(Halt::at(Stop::Deadline, StalledOperation::new(signature, wait.since)));
             }
             let messages = &mut comm.messages;
-            let next = [messages.deadline(), messages.patience().filter(|&patience| patience > now)];
+            let next = [messages.soonest, messages.patience().filter(|&patience| patience > now)];
             soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
         Ok(soonest)
@@ -476,7 +496,7 @@ impl Engine {
         Ok(received)
     }
 
-    pub(super) fn send_control(&mut self) -> Result<bool, Stop> {
+    pub(super) fn send_control(&mut self) -> Result<bool> {
         Ok(self.net.continue_leaving_all()? | self.net.send_control()?)
     }
 
@@ -484,14 +504,15 @@ impl Engine {
     fn report_longest_wait(&self, supervisor: &dyn Supervisor) {
         let operation = self.running.iter().min_by_key(|it| it.completion.submitted);
         let older = |at: Instant| operation.is_none_or(|operation| at < operation.completion.submitted);
-        let message = self.oldest_message().filter(|(_, at, ..)| older(*at));
+        let message = self.oldest_message().filter(|(_, wait)| older(wait.since));
         let (call, waits, deadline) = match (message, operation) {
             _ if self.joins_or_leaves => {
                 let Some(first) = self.pending_handshakes().next() else { return };
                 (Call::Handshake, Some(first.rank), self.handshakes.deadline)
             }
-            (Some((comm, _, signature, peer)), _) => {
-                (Call::Message(comm.collectives.latest(), signature), peer, comm.messages.deadline())
+            (Some((comm, wait)), _) => {
+                let call = Call::Message(comm.collectives.latest(), wait.signature);
+                (call, wait.peer, comm.messages.soonest)
             }
             (None, Some(RunningOperation { comm_id, run, completion, .. })) => {
                 let Some(comm) = self.net.comm(*comm_id) else { return };
@@ -544,7 +565,7 @@ impl Engine {
         }
         left.append(&mut self.lost);
         for comm in self.net.comms.iter_mut().flatten() {
-            left.extend(comm.collectives.tasks.drain(..).map(|(.., completion)| completion));
+            left.extend(comm.collectives.tasks.drain(..).map(|task| task.completion));
             talks.push(std::mem::take(&mut comm.messages));
         }
         // The endpoint closes before the memory that its puts read and that peers write to is freed.

@@ -44,20 +44,32 @@ impl Default for Bounds {
     }
 }
 
+/// The size of a window.
+pub(crate) struct WindowSize {
+    pub lanes: usize,
+    /// The slots of a lane.
+    pub slots: usize,
+    /// The bytes of elements in a slot.
+    pub slot_bytes: usize,
+    /// The bytes of a lane.
+    pub lane_bytes: usize,
+}
+
 impl Settings {
-    /// Lanes, slots and bytes in a slot of a window.
-    pub(crate) fn window(&self, class: WindowClass) -> (usize, usize, usize) {
-        match class {
+    /// The size of a window.
+    pub(crate) fn window(&self, class: WindowClass) -> WindowSize {
+        let (lanes, slots, slot_bytes) = match class {
             WindowClass::Eager | WindowClass::Message => (1, self.eager_slots, self.eager_bytes),
             WindowClass::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
-        }
+        };
+        WindowSize { lanes, slots, slot_bytes, lane_bytes: slots * stride(slot_bytes) }
     }
 
     /// The bytes to register for staging and for windows through which this many ranks send, in classes eager and bulk.
     pub fn estimate(&self, eager: usize, bulk: usize) -> usize {
         let windows = |class, sources: usize| {
-            let (lanes, slots, bytes) = self.window(class);
-            sources * lanes * slots * stride(bytes)
+            let WindowSize { lanes, lane_bytes, .. } = self.window(class);
+            sources * lanes * lane_bytes
         };
         windows(WindowClass::Eager, eager)
             + windows(WindowClass::Bulk, bulk)
@@ -68,7 +80,7 @@ impl Settings {
     /// direction; the control messages that describe its window, probe for a mismatch and say that our probe was read. In classes
     /// bulk and message also writes and their credits, and in bulk a clear to send.
     pub(crate) fn arrivals(&self, class: WindowClass) -> usize {
-        let (lanes, slots, _) = self.window(class);
+        let WindowSize { lanes, slots, .. } = self.window(class);
         let writes = match class {
             WindowClass::Eager => 0,
             WindowClass::Bulk | WindowClass::Message => lanes * self.writes() + 2 * lanes + 1,
@@ -82,11 +94,9 @@ impl Settings {
         each.saturating_mul(ranks)
     }
 
-    /// The most puts of one peer in flight: messages of its flows, credits for ours (at most two for each), and its other control
-    /// messages.
+    /// The most puts of one peer in flight: through its windows, and its end.
     pub fn arrivals_per_peer(&self) -> usize {
-        let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
-        messages + 2 * (3 + 2 * self.lanes) + 3 * WindowClass::ALL.len() + 3
+        self.arrivals_among(1) + 1
     }
 
     /// The most writes straight into an output in flight on a lane. They take no memory, so there may be enough that credit is

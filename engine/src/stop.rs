@@ -24,6 +24,9 @@ pub enum Stop {
     Deadline,
 }
 
+/// The result of what may stop the engine.
+pub(crate) type Result<T, E = Stop> = std::result::Result<T, E>;
+
 impl From<Failure> for Stop {
     #[cold]
     fn from(failure: Failure) -> Self {
@@ -85,12 +88,15 @@ pub struct StalledOperation {
     pub waited: Duration,
 }
 
-pub(crate) fn halt(
-    stop: Stop,
-    (number, group, id): (Option<u64>, Option<Arc<str>>, u64),
-    signature: Signature,
-    since: Instant,
-) -> Halt {
-    let stalled = StalledOperation { number, group, id, call: signature.call(), waited: since.elapsed() };
-    Halt { stop, stalled: Some(Box::new(stalled)) }
+impl StalledOperation {
+    /// A call outside of any group, which began at `since`.
+    pub(crate) fn new(signature: Signature, since: Instant) -> Self {
+        Self { call: signature.call(), waited: since.elapsed(), ..Self::default() }
+    }
+}
+
+impl Halt {
+    pub(crate) fn at(stop: Stop, stalled: StalledOperation) -> Self {
+        Self { stop, stalled: Some(Box::new(stalled)) }
+    }
 }

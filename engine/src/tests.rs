@@ -123,7 +123,7 @@ fn in_threads(
                     engine.set_contacts(Arc::new(all), settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.begin_handshakes(&neighbours, &[]).unwrap();
-                    engine.finish_handshakes(&Nobody, Duration::from_secs(60), soon()).unwrap();
+                    engine.driven_by(&Nobody).finish_handshakes(Duration::from_secs(60), soon()).unwrap();
                     each(rank, &mut engine);
                     // No rank leaves before all are done: others may still send control messages.
                     met.wait();
@@ -153,8 +153,8 @@ fn call_under<T: Scalar>(
     supervisor: &dyn Supervisor,
 ) -> Result<(), Stop> {
     let (task, outcome) = task::<T>(call, borrowed);
-    let taken = engine.take(WORLD, task, supervisor);
-    let driven = taken.and_then(|()| engine.drive((&|| outcome.ended(), None), supervisor));
+    let taken = engine.driven_by(supervisor).take(WORLD, task);
+    let driven = taken.and_then(|()| engine.driven_by(supervisor).drive(&|| outcome.ended(), None));
     driven.map_err(|halt| halt.stop)
 }
 
@@ -169,9 +169,10 @@ fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Out
     let group = OperationGroup { ranks: call.job.ranks, ..OperationGroup::default() };
     let access = OutputAccess::of(&plan, borrowed);
     let operands = [&borrowed.input, &borrowed.output].map(|operand| operand.clone().found_in(&registry));
-    let operation = Operation::new(plan, group, access, operands.into());
+    let [input, output] = operands;
+    let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
     let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
-    (WorkRequest { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
+    (WorkRequest { what: What::Collective(Box::new(operation)), completion }, outcome)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {
@@ -442,9 +443,9 @@ fn sources_that_are_not_registered_are_staged() {
         },
     );
     // The staging, one bulk window, and nothing more.
-    let (lanes, slots, bytes) = settings.window(wire::WindowClass::Bulk);
-    let staging = settings.staging() * stride(bytes.max(64));
-    assert_eq!(memory, [staging + lanes * slots * stride(bytes); 3]);
+    let window = settings.window(wire::WindowClass::Bulk);
+    let staging = settings.staging() * stride(window.slot_bytes.max(64));
+    assert_eq!(memory, [staging + window.lanes * window.lane_bytes; 3]);
 }
 
 #[test]
@@ -458,11 +459,10 @@ fn a_message_ends_when_it_has_left() {
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
                 let kind = Kind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
                 let what = if rank == 0 {
-                    let source = borrowed.input.region.clone();
-                    What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
+                    let source = borrowed.input.memory.clone();
+                    What::Send(Outbound { to: 1, tag: 0, kind, source })
                 } else {
-                    let place =
-                        Place::There { output: borrowed.output.region.clone(), count: len, registered: None };
+                    let place = Place::There { output: borrowed.output.memory.clone(), count: len };
                     What::Receive(Inbound {
                         from: Some(0),
                         tag: 0,
@@ -474,10 +474,11 @@ fn a_message_ends_when_it_has_left() {
                 };
                 let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
                 engine
-                    .take(WORLD, WorkRequest { what, completion }, &Nobody)
+                    .driven_by(&Nobody)
+                    .take(WORLD, WorkRequest { what, completion })
                     .map_err(|halt| halt.stop)
                     .unwrap();
-                engine.drive((&|| outcome.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
+                engine.driven_by(&Nobody).drive(&|| outcome.ended(), None).map_err(|halt| halt.stop).unwrap();
                 assert_eq!(
                     engine.net.core(WORLD).unwrap().comm.messages.under_way,
                     0,
@@ -499,14 +500,18 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let (form, dtype) = (Form::Plain, Dtype::U8);
         let what = if rank == 0 {
             let (source, kind) =
-                (borrowed.input.region.clone(), Kind { form, dtype, alias: Alias::NONE, count: 8 });
-            What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
+                (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: 8 });
+            What::Send(Outbound { to: 1, tag: 0, kind, source })
         } else {
-            let place = Place::There { output: borrowed.output.region.clone(), count: 8, registered: None };
+            let place = Place::There { output: borrowed.output.memory.clone(), count: 8 };
             What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
         };
         let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
-        engine.take(WORLD, WorkRequest { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        engine
+            .driven_by(&Nobody)
+            .take(WORLD, WorkRequest { what, completion })
+            .map_err(|halt| halt.stop)
+            .unwrap();
         let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
         if rank == 1 {
             assert_eq!(waits(engine), [0]);
@@ -521,7 +526,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let until = soon();
         while !over() {
             assert!(Instant::now() < until, "rank {rank} waits for the other");
-            engine.drive((&over, None), &Nobody).map_err(|halt| halt.stop).unwrap();
+            engine.driven_by(&Nobody).drive(&over, None).map_err(|halt| halt.stop).unwrap();
         }
     };
     world(2, SMALL, || Box::new(hub.open()), each);
@@ -545,7 +550,7 @@ fn a_broken_connection_names_rank_and_host() {
     // To the transport rank 2 is peer 0, because it is connected first.
     let greeted = first
         .begin_handshakes(&[2], &[])
-        .and_then(|()| first.finish_handshakes(&Nobody, Duration::from_secs(60), soon()));
+        .and_then(|()| first.driven_by(&Nobody).finish_handshakes(Duration::from_secs(60), soon()));
     match greeted {
         Err(Stop::Transport(broken)) => {
             assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));

@@ -1,27 +1,22 @@
 //! Starts and ends collectives: one after the other in each communicator. If nothing else is active, the caller runs its
 //! operation directly, without queueing.
 
-use std::{
-    ops::ControlFlow,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use unisono_schedule::{CallSchedule, Schedule};
 
 use crate::{
     collective::{Pass, Quick, Run},
-    comm::{Core, Net, QueuedCollective},
-    completion::{Completion, CompletionAction, Done, Memory, Outcome},
-    progress::{Engine, OFTEN, RunningOperation},
-    request::{Operation, Planned, What},
-    stop::{Halt, Stop, halt},
-    supervisor::{Supervisor, WorkRequest},
-    wait::Wait,
+    comm::{QueuedCollective, Sharing},
+    completion::{Completion, Done, Outcome},
+    progress::{DrivenEngine, Engine, OFTEN, RunningOperation},
+    request::{Operation, What},
+    stop::{Halt, Result, Stop},
+    supervisor::WorkRequest,
     wire::CommId,
 };
 
-/// The result of [`Engine::call`].
+/// The result of [`DrivenEngine::call`].
 pub enum Called {
     /// The operation of this number has ended.
     Ended(u64),
@@ -29,39 +24,31 @@ pub enum Called {
     UnderWay(Arc<Outcome>),
 }
 
-impl Engine {
+/// Makes both halves of the end of an operation.
+pub type MakeCompletion<'m> = &'m mut dyn FnMut() -> (Completion, Arc<Outcome>);
+
+impl DrivenEngine<'_> {
     /// Begins a collective, or queues it if another one of its communicator is under way.
-    pub(crate) fn turn(
-        &mut self,
-        comm_id: CommId,
-        turn: QueuedCollective,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        let comm = self.net.core(comm_id)?.comm;
-        if comm.collectives.busy {
-            comm.collectives.tasks.push_back(turn);
+    pub(crate) fn turn(&mut self, comm_id: CommId, turn: QueuedCollective) -> Result<(), Halt> {
+        let collectives = &mut self.engine.net.core(comm_id)?.comm.collectives;
+        if collectives.busy {
+            collectives.tasks.push_back(turn);
             return Ok(());
         }
-        comm.collectives.busy = true;
-        self.begin(comm_id, turn, supervisor)
+        collectives.busy = true;
+        self.begin(comm_id, turn)
     }
 
     /// Begins a collective. No other one of its communicator is under way.
-    pub(crate) fn begin(
-        &mut self,
-        comm_id: CommId,
-        turn: QueuedCollective,
-        supervisor: &dyn Supervisor,
-    ) -> Result<(), Halt> {
-        let (operation, schedule, completion) = turn;
-        let submitted = Some(completion.submitted);
-        match self.enter(comm_id, operation, schedule, submitted, supervisor) {
+    fn begin(&mut self, comm_id: CommId, turn: QueuedCollective) -> Result<(), Halt> {
+        let QueuedCollective { operation, completion } = turn;
+        match self.enter(comm_id, operation, Some(completion.submitted)) {
             Ok(run) => {
-                self.running.push(RunningOperation { comm_id, run, completion, stalled: None });
+                self.engine.running.push(RunningOperation { comm_id, run, completion, stalled: None });
                 Ok(())
             }
             Err(halt) => {
-                self.lost.push(completion);
+                self.engine.lost.push(completion);
                 Err(halt)
             }
         }
@@ -71,79 +58,99 @@ impl Engine {
     fn enter(
         &mut self,
         comm_id: CommId,
-        mut operation: Box<Operation>,
-        schedule: CallSchedule,
+        operation: Box<Operation>,
         since: Option<Instant>,
-        supervisor: &dyn Supervisor,
     ) -> Result<Run, Halt> {
-        let mut core = self.net.core(comm_id)?;
-        core.begin(&mut operation);
-        supervisor.began(&operation);
-        let (which, signature) = (operation.which(), operation.plan.signature);
-        let lanes = self.lanes.pop().unwrap_or_default();
-        let begun = Run::begin(&mut core, lanes, operation, schedule);
-        begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
+        let lanes = self.engine.lanes.pop().unwrap_or_default();
+        let mut core = self.engine.net.core(comm_id)?;
+        let mut run = Run::new(lanes, operation);
+        core.begin(&mut run.operation);
+        self.supervisor.began(&run.operation);
+        match run.begin(&mut core) {
+            Ok(()) => Ok(run),
+            Err(stop) => Err(run.operation.halt(stop, since.unwrap_or_else(Instant::now))),
+        }
     }
 
-    /// Begins a collective and runs it directly as long as nothing else needs the driver. If it has not ended then, its completion returns
-    /// the memory that `memory` gives. After an error the engine must be [abandoned](Self::abandon).
+    /// Begins a collective and runs it directly as long as nothing else needs the driver. If it has not ended then, it gets a completion.
+    /// After an error the engine must be [abandoned](Engine::abandon).
     pub fn call(
         &mut self,
         comm_id: CommId,
-        mut planned: Planned,
-        timeout: Duration,
-        memory: &mut dyn FnMut() -> Memory,
-        supervisor: &dyn Supervisor,
+        mut operation: Operation,
+        completion: MakeCompletion<'_>,
     ) -> Result<Called, Halt> {
-        let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
-        if talks || !self.running.is_empty() {
-            let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
-            self.turn(comm_id, (Box::new(planned.0), planned.1, completion), supervisor)?;
+        let engine = &mut *self.engine;
+        let talks = !engine.messaging.is_empty() || !engine.net.port.active_comms.is_empty();
+        if talks || !engine.running.is_empty() {
+            let (completion, outcome) = completion();
+            self.turn(comm_id, QueuedCollective { operation: Box::new(operation), completion })?;
             return Ok(Called::UnderWay(outcome));
         }
-        let mut core = self.net.core(comm_id)?;
+        let mut core = engine.net.core(comm_id)?;
         core.comm.collectives.busy = true;
-        let (operation, schedule) = (&mut planned.0, planned.1);
-        let (run, fresh) = match schedule {
+        let shows =
+            matches!(&operation.schedule, CallSchedule::Recorded(recorded) if recorded.shows().is_some());
+        let (run, fresh) = if shows && core.comm.shared.sharing == Sharing::Yes {
             // Such an operation usually ends before a run would be worth its allocations. Only this thread accesses its memory.
-            CallSchedule::Recorded(recorded) if recorded.shows().is_some() && core.comm.shared.is_open() => {
-                core.begin(operation);
-                supervisor.began(operation);
-                core.comm.collectives.exposed = false;
-                let mut quick = Quick::new(operation, recorded.steps());
-                let engine = (&mut self.net, &mut self.wait, &mut self.idle);
-                let ended = go_on(engine, comm_id, |core, _| quick.pass(core), supervisor);
-                if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
-                    self.next_turn(comm_id, supervisor)?;
-                    return Ok(Called::Ended(planned.0.number));
-                }
-                let left = quick.left();
-                let lanes = self.lanes.pop().unwrap_or_default();
-                (Run::go_on(lanes, Box::new(planned.0), recorded, left), false)
+            core.begin(&mut operation);
+            self.supervisor.began(&operation);
+            core.comm.collectives.exposed = false;
+            let mut quick = Quick::new(&operation);
+            let ended = self.go_on(|engine| quick.pass(&mut engine.net.core(comm_id)?));
+            if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
+                self.next_turn(comm_id)?;
+                return Ok(Called::Ended(operation.number));
             }
-            schedule => (self.enter(comm_id, Box::new(planned.0), schedule, None, supervisor)?, true),
+            let Quick { done, rounds, .. } = quick;
+            let lanes = self.engine.lanes.pop().unwrap_or_default();
+            (Run::go_on(lanes, Box::new(operation), done, rounds), false)
+        } else {
+            (self.enter(comm_id, Box::new(operation), None)?, true)
         };
         let number = run.operation.number;
-        self.alone = Some((comm_id, run));
-        let ended = if fresh { self.go_on_alone(supervisor) } else { Ok(false) };
+        self.engine.alone = Some((comm_id, run));
+        let ended = if fresh { self.go_on(Engine::pass_alone) } else { Ok(false) };
         // The run is always there: only a panic leaves it in place, for `abandon`.
-        let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
+        let Some((comm_id, run)) = self.engine.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
-            self.wind_up(comm_id, run)?;
-            self.next_turn(comm_id, supervisor)?;
+            self.engine.wind_up(comm_id, run)?;
+            self.next_turn(comm_id)?;
             return Ok(Called::Ended(number));
         }
-        let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
+        let (completion, outcome) = completion();
         let under_way = RunningOperation { comm_id, run, completion, stalled: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
-        self.running.push(under_way);
+        self.engine.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }
 
-    /// Advances the operation that runs alone, as [`go_on`] does.
-    fn go_on_alone(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
-        let Self { net, wait, idle, alone: Some((comm_id, run)), .. } = self else { return Ok(true) };
-        go_on((net, wait, idle), *comm_id, |core, idle| run.pass(core, idle), supervisor)
+    /// Advances an operation, a pass at a time. True if it has ended; false if something else is to be done or checked, for which
+    /// [`drive`](Self::drive) is needed.
+    fn go_on(&mut self, mut pass: impl FnMut(&mut Engine) -> Result<Pass>) -> Result<bool> {
+        let Self { engine, supervisor } = self;
+        for _ in 0..OFTEN {
+            let passed = pass(engine)?;
+            if let Pass::Ended = passed {
+                // A peer publishes without an event.
+                engine.wait.reset();
+                return Ok(true);
+            }
+            engine.idle = !(engine.net.poll()? || matches!(passed, Pass::Moved));
+            if supervisor.asks() || !engine.net.port.active_comms.is_empty() {
+                return Ok(false);
+            }
+            if !engine.idle {
+                engine.wait.reset();
+                continue;
+            }
+            let now = Instant::now();
+            if supervisor.wanted() || supervisor.stopped() || !engine.wait.is_hot(now) {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
     }
 
     /// Takes several messages, which end as one.
@@ -152,119 +159,92 @@ impl Engine {
         comm_id: CommId,
         all: Vec<What>,
         completion: Completion,
-        supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         // One completion more than there are messages, which ends right away: it is the last one if there are no messages.
         let mut parts = completion.split(all.len() + 1).into_iter();
         for (what, completion) in all.into_iter().zip(parts.by_ref()) {
-            self.take(comm_id, WorkRequest { what, completion }, supervisor)?;
+            self.take(comm_id, WorkRequest { what, completion })?;
         }
-        let latest = self.net.core(comm_id)?.comm.collectives.latest();
-        let last = parts.next().map(|last| self.conclude(last, Done::default(), latest, supervisor));
-        match last.transpose()?.flatten() {
-            Some(task) => self.take(comm_id, task, supervisor),
+        parts.next().map_or(Ok(()), |last| self.message_ended(comm_id, last, Done::default()))
+    }
+
+    /// A message has ended: begins what follows it.
+    pub(crate) fn message_ended(&mut self, comm_id: CommId, end: Completion, done: Done) -> Result<(), Halt> {
+        let latest = self.engine.net.core(comm_id)?.comm.collectives.latest();
+        match self.conclude(end, done, latest)? {
+            Some(task) => self.take(comm_id, task),
             None => Ok(()),
         }
     }
 
     /// The operation has ended: begins the operation that follows it, or else the next one of its communicator.
-    pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let RunningOperation { comm_id, run, completion, .. } = self.running.swap_remove(index);
-        let number = run.operation.number;
-        self.wind_up(comm_id, run)?;
-        let done = Done { number: Some(number), ..Done::default() };
-        match self.conclude(completion, done, Some(number), supervisor)? {
-            Some(WorkRequest { what: What::Collective(operation, schedule), completion }) => {
-                return self.begin(comm_id, (operation, schedule, completion), supervisor);
+    pub(crate) fn end(&mut self, index: usize) -> Result<(), Halt> {
+        let RunningOperation { comm_id, run, completion, .. } = self.engine.running.swap_remove(index);
+        let number = Some(run.operation.number);
+        self.engine.wind_up(comm_id, run)?;
+        match self.conclude(completion, Done { number, ..Done::default() }, number)? {
+            Some(WorkRequest { what: What::Collective(operation), completion }) => {
+                return self.begin(comm_id, QueuedCollective { operation, completion });
             }
-            Some(task) => self.take(comm_id, task, supervisor)?,
+            Some(task) => self.take(comm_id, task)?,
             None => {}
         }
-        self.next_turn(comm_id, supervisor)
+        self.next_turn(comm_id)
     }
 
     /// Begins the next collective of a communicator, if one is queued.
-    pub(crate) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        self.net.poll_at_times()?;
-        let comm = self.net.core(comm_id)?.comm;
-        let next = comm.collectives.tasks.pop_front();
-        comm.collectives.busy = next.is_some();
-        match next {
-            Some((operation, schedule, mut completion)) => {
-                completion.restart();
-                self.begin(comm_id, (operation, schedule, completion), supervisor)
-            }
-            // This may have been the last one of a communicator that this rank leaves.
-            None => {
-                self.net.mark_changed(comm_id);
-                Ok(self.net.continue_leaving().map(drop)?)
-            }
+    fn next_turn(&mut self, comm_id: CommId) -> Result<(), Halt> {
+        let net = &mut self.engine.net;
+        net.poll_at_times()?;
+        let collectives = &mut net.core(comm_id)?.comm.collectives;
+        let next = collectives.tasks.pop_front();
+        collectives.busy = next.is_some();
+        if let Some(mut next) = next {
+            next.completion.restart();
+            return self.begin(comm_id, next);
         }
-    }
-
-    /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
-    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
-        let mut lanes = std::mem::take(&mut run.lanes);
-        lanes.clear();
-        drop(run);
-        let comm = self.net.core(comm_id)?.comm;
-        (comm.collectives.exposed, comm.collectives.in_use) = (false, None);
-        self.lanes.push(lanes);
-        Ok(())
+        // This may have been the last one of a communicator that this rank leaves.
+        net.mark_changed(comm_id);
+        Ok(net.continue_leaving().map(drop)?)
     }
 
     /// An operation has ended. Returns the task that follows; if none does, reports the end. `latest` is the number of the
     /// communicator's latest operation.
-    pub(crate) fn conclude(
+    fn conclude(
         &mut self,
         completion: Completion,
         mut done: Done,
         latest: Option<u64>,
-        supervisor: &dyn Supervisor,
     ) -> Result<Option<WorkRequest>, Halt> {
         let Some(completion) = completion.join(&mut done) else { return Ok(None) };
         match completion.end(done) {
             Ok(ControlFlow::Continue((what, completion))) => Ok(Some(WorkRequest { what, completion })),
             Ok(ControlFlow::Break(left)) => {
-                supervisor.ended(latest, left);
+                self.supervisor.ended(latest, left);
                 Ok(None)
             }
             Err((completion, stop)) => {
-                self.lost.push(completion);
+                self.engine.lost.push(completion);
                 Err(stop.into())
             }
         }
     }
 }
 
-/// Advances an operation, a pass at a time. True if it has ended; false if something else is to be done or checked, for which
-/// [`drive`](Engine::drive) is needed.
-fn go_on(
-    (net, wait, idle): (&mut Net, &mut Wait, &mut bool),
-    comm_id: CommId,
-    mut pass: impl FnMut(&mut Core<'_>, bool) -> Result<Pass, Stop>,
-    supervisor: &dyn Supervisor,
-) -> Result<bool, Stop> {
-    for _ in 0..OFTEN {
-        let passed = pass(&mut net.core(comm_id)?, *idle)?;
-        if let Pass::Ended = passed {
-            // A peer publishes without an event.
-            wait.reset();
-            return Ok(true);
-        }
-        *idle = !(net.poll()? || matches!(passed, Pass::Moved));
-        if supervisor.asks() || !net.port.active_comms.is_empty() {
-            return Ok(false);
-        }
-        if !*idle {
-            wait.reset();
-            continue;
-        }
-        let now = Instant::now();
-        if supervisor.wanted() || supervisor.stopped() || !wait.is_hot(now) {
-            return Ok(false);
-        }
-        std::hint::spin_loop();
+impl Engine {
+    /// Advances the operation that runs alone.
+    fn pass_alone(&mut self) -> Result<Pass> {
+        let Self { net, idle, alone: Some((comm_id, run)), .. } = self else { return Ok(Pass::Ended) };
+        run.pass(&mut net.core(*comm_id)?, *idle)
     }
-    Ok(false)
+
+    /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
+    fn wind_up(&mut self, comm_id: CommId, run: Run) -> Result<()> {
+        let Run { mut lanes, .. } = run;
+        lanes.clear();
+        let collectives = &mut self.net.core(comm_id)?.comm.collectives;
+        (collectives.exposed, collectives.in_use) = (false, None);
+        self.lanes.push(lanes);
+        Ok(())
+    }
 }

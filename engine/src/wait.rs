@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 /// The longest durations of a wait's phases, fixed for the life of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
     /// The time to poll without yielding the core.
     pub spin: Duration,
@@ -33,8 +33,9 @@ const HALVINGS: u32 = 6;
 const RETRY: u32 = 32;
 
 /// The action after a poll that brought nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum IdleAction {
+    #[default]
     Poll,
     Yield,
     /// Sleep on the transport for at most this long.
@@ -43,7 +44,7 @@ pub(crate) enum IdleAction {
 
 /// The waits of an engine, one after the other. A wait lasts from the first round that moved nothing to the next that moved
 /// something.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Wait {
     patience: Patience,
     /// When the present wait began, if the engine waits.
@@ -61,15 +62,7 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self {
-            patience,
-            since: None,
-            last: IdleAction::Poll,
-            away: Duration::ZERO,
-            spin: 0,
-            give_way: 0,
-            waits: 0,
-        }
+        Self { patience, ..Self::default() }
     }
 
     /// When the present wait began, if the engine waits.

@@ -53,7 +53,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// True if another program has answered at this address, so that the job's store may be at the next one.
+    /// True if the job's store may be at the next address although this error came from this one: another program has answered.
     fn goes_on_after(self, error: &Error) -> bool {
         let strange = matches!(
             error,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use unisono_engine::{
-    Planned, What,
+    Operation, What,
     call::Form,
     memory::{Aside, Borrowed, Operand, Overlap},
 };
@@ -329,9 +329,9 @@ impl Handle {
         request: &Request<'_>,
         input: &Foreign,
         output: &Foreign,
-    ) -> Result<((Planned, Aside), CallOptions)> {
+    ) -> Result<((Operation, Aside), CallOptions)> {
         let ready = Ready::new(self, request, (input, output))?;
-        let borrowed = ready.borrowed(Borrowed::kept_foreign);
+        let borrowed = ready.borrowed(|input, output, at| Borrowed::foreign(input, output, at).kept());
         let (spec, options) = (ready.spec(), ready.options);
         Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }

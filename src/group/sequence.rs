@@ -86,9 +86,7 @@ impl Sequence {
             How::Later(between) => {
                 let mut aside = Aside::new();
                 match shared.collective(dtype, spec, borrowed, &mut aside, options) {
-                    Ok((operation, schedule)) => {
-                        Ok(between.ask(What::Collective(Box::new(operation), schedule)).await.number)
-                    }
+                    Ok(operation) => Ok(between.ask(What::Collective(Box::new(operation))).await.number),
                     Err(error) => Err(error),
                 }
             }

@@ -11,7 +11,7 @@ use std::{
 
 use unisono_engine::{
     Called, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup, Outcome, OutputAccess,
-    Planned, StalledOperation, Stop, WORLD, What, WorkRequest,
+    StalledOperation, Stop, WORLD, What, WorkRequest,
     call::Cargo,
     memory::{Aside, Borrowed, Overlap, SpanError},
 };
@@ -142,7 +142,7 @@ impl GroupState {
     pub(crate) fn run_while<B: Send + 'static>(
         &self,
         call: &'static str,
-        (planned, aside): (Planned, Aside),
+        (operation, aside): (Operation, Aside),
         held: B,
         options: &CallOptions,
         (every, go_on): (Duration, impl FnMut() -> bool),
@@ -155,7 +155,7 @@ impl GroupState {
         let state = self.state()?;
         self.runtime.check_calls(call)?;
         let timeout = self.timeout(options);
-        let (called, lock) = self.runtime.start(self.comm_id, planned, timeout, &mut memory)?;
+        let (called, lock) = self.runtime.start(self.comm_id, operation, timeout, &mut memory)?;
         let outcome = match called {
             Called::Ended(number) => {
                 self.ended(Some(number));
@@ -180,7 +180,7 @@ impl GroupState {
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
         options: &CallOptions,
-    ) -> Result<(Planned, Aside)> {
+    ) -> Result<(Operation, Aside)> {
         let mut aside = Aside::new();
         let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
         Ok((planned, aside))
@@ -190,12 +190,12 @@ impl GroupState {
     pub(crate) fn begin_planned<B: Send + 'static>(
         &self,
         call: &'static str,
-        ((operation, schedule), aside): (Planned, Aside),
+        (operation, aside): (Operation, Aside),
         held: B,
         options: &CallOptions,
     ) -> Result<Work<B>> {
         let action = CompletionAction::Return(Some(Box::new((held, aside))));
-        let outcome = self.submit(call, What::Collective(Box::new(operation), schedule), action, options)?;
+        let outcome = self.submit(call, What::Collective(Box::new(operation)), action, options)?;
         Ok(Work::begun::<Aside>(outcome, &self.runtime))
     }
 
@@ -235,7 +235,7 @@ impl GroupState {
         mut borrowed: Borrowed<'_>,
         aside: &mut Aside,
         options: &CallOptions,
-    ) -> Result<Planned> {
+    ) -> Result<Operation> {
         let (plan, schedule) = self.planner.plan(dtype, spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
@@ -247,11 +247,9 @@ impl GroupState {
         let ranks = self.planner.topology.ranks;
         let group = OperationGroup { name: self.label.clone(), id: self.id, ranks };
         let access = OutputAccess::of(&plan, &borrowed);
-        let mut operation = Operation::new(plan, group, access, (borrowed.input, borrowed.output));
-        if spec.pairwise {
-            operation.pairs = spec.pairs(self.planner.rank, ranks);
-        }
-        Ok((operation, schedule))
+        let pairs = if spec.pairwise { spec.pairs(self.planner.rank, ranks) } else { None };
+        let Borrowed { input, output, .. } = borrowed;
+        Ok(Operation { number: 0, group, plan, schedule, input, output, access, pairs })
     }
 
     /// Turns an error in the middle of a call into a failure of the group, because the other ranks continue.
@@ -333,7 +331,7 @@ impl GroupState {
         let timeout = self.runtime.config.timeout;
         let until = Instant::now() + timeout;
         let left = self.runtime.with(|engine| {
-            engine.take_leave(&*self.runtime, until).map_err(|halt| halt.stop)?;
+            engine.driven_by(&*self.runtime).take_leave(until).map_err(|halt| halt.stop)?;
             engine.left_over()
         })?;
         let left_over = left.map_err(|stop| self.stopped(stop, "leave()", timeout))?;
@@ -349,15 +347,13 @@ impl GroupState {
     fn last_barrier(&self, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
-        let (operation, schedule) =
+        let operation =
             self.collective(Dtype::U8, &spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
         let (completion, outcome) = Completion::new(NEVER, CompletionAction::Return(None));
         // This thread counts as blocked although the wait below has a limit: it continues only when the others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime.ask(
-            self.comm_id,
-            WorkRequest { what: What::Collective(Box::new(operation), schedule), completion },
-        );
+        self.runtime
+            .ask(self.comm_id, WorkRequest { what: What::Collective(Box::new(operation)), completion });
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }

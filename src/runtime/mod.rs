@@ -33,7 +33,7 @@ pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Outcome, Planned, Settings,
+    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Operation, Outcome, Settings,
     SubmissionEntry, Supervisor as _, What, WorkRequest, memory::Registry,
 };
 use unisono_schedule::{Rank, select::table::Table};
@@ -245,22 +245,20 @@ impl Runtime {
     pub(crate) fn start(
         &self,
         comm_id: CommId,
-        planned: Planned,
+        operation: Operation,
         timeout: Duration,
         memory: &mut dyn FnMut() -> Memory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
+        let mut completion = || Completion::new(timeout, CompletionAction::Return(memory()));
         let Some(lock) = self.try_lock_driver() else {
-            let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
-            self.ask(
-                comm_id,
-                WorkRequest { what: What::Collective(Box::new(planned.0), planned.1), completion },
-            );
+            let (completion, outcome) = completion();
+            self.ask(comm_id, WorkRequest { what: What::Collective(Box::new(operation)), completion });
             return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
-        let called = engine.call(comm_id, planned, timeout, memory, self);
+        let called = engine.driven_by(self).call(comm_id, operation, &mut completion);
         drop(slot);
         let called = called.map_err(|halt| {
             self.halted(halt);
@@ -445,8 +443,9 @@ impl Runtime {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
-        let taken = first.map_or(Ok(()), |(comm_id, task)| engine.take(comm_id, task, self));
-        if let Err(halt) = taken.and_then(|()| engine.drive(until, self)) {
+        let mut driver = engine.driven_by(self);
+        let taken = first.map_or(Ok(()), |(comm_id, task)| driver.take(comm_id, task));
+        if let Err(halt) = taken.and_then(|()| driver.drive(until.0, until.1)) {
             drop(slot);
             self.halted(halt);
         }

@@ -15,12 +15,12 @@ use super::rounds::{OperandReads, Other, ShowRounds, copy_slice};
 use crate::{
     access,
     comm::{
-        Comm, Core, Sharing, expose_part,
+        Comm, Core, Sharing,
         layout::{self, Front, Offer},
     },
     memory::Operand,
     request::{Operation, ShownPlan},
-    stop::Stop,
+    stop::{Result, Stop},
 };
 
 /// The matters that ranks still have to agree on.
@@ -47,7 +47,6 @@ struct Offers {
     is_read: bool,
     /// The ranks that this one reads from, and where their operands lie.
     others: SmallVec<[Other; 8]>,
-    theirs: SmallVec<[Offer; 8]>,
     /// The round in which the places are published.
     round: u64,
     /// The number of elements of this rank that are copied to its slot, or of other ranks that are done.
@@ -92,7 +91,7 @@ impl Agreement {
     /// The agreement that an operation needs before it shows elements; `None` if it needs none.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Box<Self>> {
         let offers = operation.plan.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
-        let agreed = offers.is_none() && comm.shared.is_open();
+        let agreed = offers.is_none() && comm.shared.sharing == Sharing::Yes;
         (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
     }
 
@@ -102,7 +101,7 @@ impl Agreement {
     }
 
     /// Advances the agreement as far as possible now, by at most a slice.
-    pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
+    pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Agreed> {
         if self.stage == Stage::Opening {
             match core.open_shared()? {
                 Sharing::Yes => self.stage = Stage::Entering,
@@ -161,22 +160,21 @@ impl Offers {
     }
 
     fn inside(comm: &Comm, host: &[Rank]) -> Self {
+        let new = |input| Offer { kind: Offer::NEW, input, ..Offer::default() };
         let own = match comm.workspace.scratch.as_ref().map(Region::remote) {
             // There is nothing to read.
-            None => Offer { kind: Offer::NEW, ..Offer::default() },
-            Some(Some(remote)) if remote.mappable => {
-                Offer { kind: Offer::NEW, input: remote.words(), ..Offer::default() }
-            }
+            None => new([0; 3]),
+            Some(Some(remote)) if remote.mappable => new(remote.words()),
             Some(_) => Offer::default(),
         };
         Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.identity.me))
     }
 
     fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Self {
-        let other = |rank| Other { rank, copies: false, input: None, output: None, shown: Shown::NOTHING };
-        let others: SmallVec<_> = others.map(other).collect();
-        let theirs = SmallVec::from_elem(Offer::default(), others.len());
-        Self { read, own, is_read, others, theirs, round: 0, done: 0, votes: false, copied: None }
+        let offer = Offer::default();
+        let others =
+            others.map(|rank| Other { rank, offer, input: None, output: None, shown: Shown::NOTHING });
+        Self { read, own, is_read, others: others.collect(), round: 0, done: 0, votes: false, copied: None }
     }
 
     /// This rank's regions that others read.
@@ -198,7 +196,7 @@ impl Offers {
         core: &mut Core<'_>,
         operation: &Operation,
         stage: &mut Stage,
-    ) -> Result<Option<Agreed>, Stop> {
+    ) -> Result<Option<Agreed>> {
         match *stage {
             Stage::Opening | Stage::Entering => {
                 if core.comm.shared.behind().next().is_some() {
@@ -239,8 +237,7 @@ impl Offers {
                         return Ok(Some(Agreed::Messages));
                     }
                     self.votes |= offer.kind == Offer::NEW;
-                    other.copies = offer.kind == Offer::STAGED;
-                    self.theirs[self.done] = offer;
+                    other.offer = offer;
                     self.done += 1;
                 }
                 *stage = Stage::Mapping;
@@ -251,8 +248,7 @@ impl Offers {
                 };
                 if !self.votes {
                     if !mapped {
-                        let what = "memory that was mapped before cannot be mapped again";
-                        return Err(core.stop(what.to_owned()));
+                        return Err(core.stop("memory that was mapped before cannot be mapped again"));
                     }
                     return Ok(Some(self.agreed(core, operation)?));
                 }
@@ -282,7 +278,7 @@ impl Offers {
     }
 
     /// Begins the round in which ranks publish where their operands lie.
-    fn enter(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<(), Stop> {
+    fn enter(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<()> {
         let known = |region: &Region| core.comm.shared.is_mapped_by_all(region);
         if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
             self.own.kind = Offer::KNOWN;
@@ -290,7 +286,7 @@ impl Offers {
         let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.group.ranks;
         let unchecked = (!all).then_some((operation.number, operation.plan.signature));
         self.round = core.enter_shared(&operation.info(0), unchecked)?;
-        if let Some(own) = core.comm.shared.own() {
+        if let Some(own) = core.comm.shared.own.as_ref() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }
         if let Read::Operands(plan) = &self.read
@@ -304,13 +300,13 @@ impl Offers {
     }
 
     /// Maps the operands of the others. `None` if one is not there yet, false if one cannot be mapped.
-    fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>, Stop> {
+    fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>> {
         let mut mapped = true;
-        for (other, offer) in self.others.iter_mut().zip(&self.theirs) {
+        for other in &mut self.others {
             let peer = core.port.peer(core.comm.identity.world(other.rank))?;
             let operands = [
-                (offer.input, &mut other.input, operation.input.len()),
-                (offer.output, &mut other.output, operation.output.len()),
+                (other.offer.input, &mut other.input, operation.input.len()),
+                (other.offer.output, &mut other.output, operation.output.len()),
             ];
             for (words, view, len) in operands {
                 let remote = RemoteRegion::from_words(words);
@@ -333,7 +329,7 @@ impl Offers {
     }
 
     /// The schedule that all have agreed on.
-    fn agreed(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
+    fn agreed(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Agreed> {
         let copies = self.copies();
         let others = std::mem::take(&mut self.others);
         let plan = match &self.read {
@@ -343,7 +339,7 @@ impl Offers {
         let schedule = match self.copied.take() {
             Some((schedule, _)) => schedule,
             None => {
-                let mut schedule = schedule(plan, operation, others.iter().any(|other| other.copies));
+                let mut schedule = schedule(plan, operation, others.iter().any(Other::copies));
                 first(core, &mut *schedule)?;
                 schedule
             }
@@ -361,7 +357,7 @@ fn schedule(plan: &ShownPlan, operation: &Operation, cut: bool) -> Box<dyn Sched
 }
 
 /// Takes the first step of a schedule, which shows elements.
-fn first(core: &Core<'_>, schedule: &mut dyn Schedule) -> Result<Shown, Stop> {
+fn first(core: &Core<'_>, schedule: &mut dyn Schedule) -> Result<Shown> {
     match schedule.next(0) {
         Some(Step::Show { shown }) => Ok(shown),
         step => Err(core.stop(format!("a schedule that should show elements begins with {step:?}"))),
@@ -382,7 +378,7 @@ fn read(collective: Collective, operation: &Operation) -> impl Iterator<Item = &
     let (input, output) = operands(collective);
     let operands = [(input, &operation.input), (output, &operation.output)];
     operands.into_iter().filter_map(|(is_read, operand)| {
-        operand.registered.as_ref().filter(|_| is_read).map(|(region, _)| region)
+        (is_read && operand.memory.registered).then_some(&operand.memory.region)
     })
 }
 
@@ -392,9 +388,8 @@ fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Off
         if !is_read {
             return Some([0; 3]);
         }
-        let (region, at) = operand.registered.as_ref().filter(|_| operand.pieces.is_none())?;
-        let part = expose_part(region, *at, operand.len()).map(|(remote, _)| remote);
-        part.filter(|remote| remote.mappable).map(|remote| remote.words())
+        let (remote, _) = operand.memory.remote()?;
+        remote.mappable.then(|| remote.words())
     };
     let apart =
         operation.input.pieces.is_none() && operation.output.pieces.is_none() && !operation.access.overlaps();

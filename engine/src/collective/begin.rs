@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Recorded, Schedule};
+use unisono_schedule::{CallSchedule, Rank};
 use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
@@ -13,58 +13,19 @@ use super::{
     run::{Exposed, Run},
 };
 use crate::{
-    comm::{Core, expose_part},
-    memory::{self, Bytes, Operand, Pieces},
+    comm::{Core, Sharing},
+    memory::{Bytes, Operand, Pieces},
     request::{Operation, OutputAccess},
-    stop::Stop,
+    settings::WindowSize,
+    stop::Result,
     wire::WindowClass,
 };
 
 impl Run {
-    /// Begins an operation. If it sends messages, opens its windows, and sends a clear to send to each of its sources if its schedule
-    /// writes straight into outputs. `lanes` is empty, and the allocation of an operation that has ended.
-    pub(crate) fn begin(
-        core: &mut Core<'_>,
-        lanes: Vec<LaneProgress>,
-        operation: Box<Operation>,
-        schedule: CallSchedule,
-    ) -> Result<Self, Stop> {
-        if operation.plan.signature.is_shutdown() {
-            core.check_shared()?;
-            core.comm.shut_down();
-            core.port.shutting_down = true;
-        }
-        let inside = matches!(schedule, CallSchedule::Inside(_));
-        let shows = inside || schedule.shows().is_some() || operation.plan.shown.is_some();
-        let may_show = shows && core.comm.shared.may_share();
-        let agreement = match &schedule {
-            _ if !may_show => None,
-            CallSchedule::Inside(inside) => {
-                // The others learn where the scratch lies, and no message may move it then.
-                let scratch = inside.shown.scratch().max(inside.messages.scratch());
-                core.provide_scratch(scratch.saturating_mul(operation.plan.size))?;
-                core.comm.shared.set_host(&inside.host);
-                Some(Agreement::inside(core.comm, &inside.host))
-            }
-            _ => Agreement::begin(core.comm, &operation),
-        };
-        let mut run = Self::new(lanes, operation, schedule);
-        run.agreement = agreement;
-        if may_show {
-            core.comm.collectives.exposed = false;
-            if run.agreement.is_none() {
-                run.begin_rounds(ShowRounds::default());
-            }
-            return Ok(run);
-        }
-        run.open_windows(core)?;
-        Ok(run)
-    }
-
-    fn new(lanes: Vec<LaneProgress>, operation: Box<Operation>, schedule: CallSchedule) -> Self {
+    /// A run of an operation. `lanes` is empty, and the allocation of an operation that has ended.
+    pub(crate) fn new(lanes: Vec<LaneProgress>, operation: Box<Operation>) -> Self {
         Self {
             operation,
-            schedule,
             class: WindowClass::Eager,
             lanes,
             exposed: Exposed::new(),
@@ -74,15 +35,50 @@ impl Run {
         }
     }
 
-    /// Continues an operation that shows elements in slots, after the first steps of its schedule.
+    /// Begins the operation. If it sends messages, opens its windows, and sends a clear to send to each of its sources if its schedule
+    /// writes straight into outputs.
+    pub(crate) fn begin(&mut self, core: &mut Core<'_>) -> Result<()> {
+        let operation = &*self.operation;
+        if operation.plan.signature.is_shutdown() {
+            core.check_shared()?;
+            core.comm.shut_down();
+            core.port.shutting_down = true;
+        }
+        let inside = if let CallSchedule::Inside(inside) = &operation.schedule { Some(inside) } else { None };
+        let shows =
+            inside.is_some() || operation.schedule.shows().is_some() || operation.plan.shown.is_some();
+        if !shows || core.comm.shared.sharing == Sharing::No {
+            return self.open_windows(core);
+        }
+        self.agreement = match inside {
+            Some(inside) => {
+                // The others learn where the scratch lies, and no message may move it then.
+                let scratch = inside.shown.scratch().max(inside.messages.scratch());
+                let scratch = scratch.saturating_mul(operation.plan.size);
+                core.comm.workspace.provide_scratch(&mut *core.port.transport, scratch)?;
+                core.comm.shared.host.get_or_insert_with(|| inside.host.as_slice().into());
+                Some(Agreement::inside(core.comm, &inside.host))
+            }
+            None => Agreement::begin(core.comm, operation),
+        };
+        core.comm.collectives.exposed = false;
+        if self.agreement.is_none() {
+            self.begin_rounds(ShowRounds::default());
+        }
+        Ok(())
+    }
+
+    /// Continues an operation that shows elements in slots, after the first `done` steps of its schedule.
     pub(crate) fn go_on(
         lanes: Vec<LaneProgress>,
-        operation: Box<Operation>,
-        mut schedule: Recorded,
-        (done, rounds): (usize, ShowRounds),
+        mut operation: Box<Operation>,
+        done: usize,
+        rounds: ShowRounds,
     ) -> Self {
-        schedule.skip(done);
-        let mut run = Self::new(lanes, operation, CallSchedule::Recorded(schedule));
+        if let CallSchedule::Recorded(recorded) = &mut operation.schedule {
+            recorded.skip(done);
+        }
+        let mut run = Self::new(lanes, operation);
         run.begin_rounds(rounds);
         run.lanes.iter_mut().for_each(|lane| lane.steps = done as u64);
         run
@@ -91,67 +87,68 @@ impl Run {
     /// Begins the rounds of its schedule, and makes its lane.
     pub(super) fn begin_rounds(&mut self, rounds: ShowRounds) {
         self.rounds = Some(rounds);
-        self.lanes.resize_with(self.schedule.lanes(), LaneProgress::default);
+        self.lanes.resize_with(self.operation.schedule.lanes(), LaneProgress::default);
     }
 
     /// Opens the windows of its schedule, and makes its lanes. If the schedule shows elements, messages are sent instead.
-    pub(super) fn open_windows(&mut self, core: &mut Core<'_>) -> Result<(), Stop> {
-        if let Some(instead) = self.schedule.instead() {
-            self.schedule = instead;
+    pub(super) fn open_windows(&mut self, core: &mut Core<'_>) -> Result<()> {
+        if let Some(instead) = self.operation.schedule.instead() {
+            self.operation.schedule = instead;
         }
-        let Self { operation, schedule, .. } = self;
-        let small = schedule.is_small(operation.plan.size, core.comm.settings.eager_bytes);
+        let (schedule, size) = (&self.operation.schedule, self.operation.plan.size);
+        let small = schedule.is_small(size, core.comm.settings.eager_bytes);
         let class = if small { WindowClass::Eager } else { WindowClass::Bulk };
         self.class = class;
-        let bytes = schedule.max_message() * operation.plan.size;
-        let (lanes, _, slot_bytes) = core.comm.settings.window(class);
+        let bytes = schedule.max_message() * size;
+        let WindowSize { lanes, slot_bytes, .. } = core.comm.settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(core.stop(format!(
                 "a schedule of {} lanes and messages of {bytes} bytes, where windows have {lanes} lanes and slots of {slot_bytes}",
                 schedule.lanes()
             )));
         }
-        core.provide_scratch(schedule.scratch().saturating_mul(operation.plan.size))?;
-        put_aside(core, operation)?;
+        let scratch = schedule.scratch().saturating_mul(size);
+        core.comm.workspace.provide_scratch(&mut *core.port.transport, scratch)?;
+        put_aside(core, &mut self.operation)?;
+        let (operation, mut sources) = (&*self.operation, Sources::new());
+        operation.schedule.sources(&mut |from| sources.push(from));
         core.comm.collectives.in_use = Some(class);
-        let mut opened = Ok(());
-        schedule.sources(&mut |from| {
-            if opened.is_ok() {
-                opened = core.listen(from, class);
+        for &from in &sources {
+            core.listen(from, class)?;
+        }
+        core.comm.collectives.exposed = false;
+        if operation.schedule.direct() {
+            let parts = expose(core, operation, &sources)?;
+            // Each source learns whether and where it may write into this rank's output.
+            for (index, &to) in sources.iter().enumerate() {
+                let part = parts.get(if parts.len() > 1 { index } else { 0 });
+                core.send_clear_to_send(to, operation.info(to), part.map(|part| (part.remote, part.start)))?;
             }
-        });
-        opened?;
-        if schedule.direct() {
-            let parts = expose(core, operation, &**schedule)?;
-            send_clear_to_send(core, operation, &**schedule, &parts)?;
             core.comm.collectives.exposed = !parts.is_empty();
             // Sources may write there until the operation ends.
             self.exposed.extend(parts.into_iter().map(|part| part.region));
-        } else {
-            core.comm.collectives.exposed = false;
         }
-        self.lanes.resize_with(self.schedule.lanes(), LaneProgress::default);
+        self.lanes.resize_with(self.operation.schedule.lanes(), LaneProgress::default);
         Ok(())
     }
 }
 
+/// The ranks that a schedule takes messages from.
+type Sources = SmallVec<[Rank; 32]>;
+
 /// If peers write into the output of an operation and its input lies there, copies the input.
-fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<(), Stop> {
+fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<()> {
     if operation.access != OutputAccess::AllAfterCopy {
         return Ok(());
     }
     let (input, len) = (&operation.input, operation.input.len());
     let (me, block) = (core.comm.identity.me, len / operation.group.ranks);
-    let aside = core.provide_aside(len)?;
-    let copied = [0..me * block, (me + 1) * block..len].into_iter().try_for_each(|range| {
-        let into = Bytes::new(&aside, range.start, range.len())?;
-        match &input.pieces {
-            Some(pieces) => pieces.gather(range.start, into),
-            None => memory::copy(Bytes::new(&input.region, range.start, range.len())?, into),
-        }
-    });
+    let aside = core.comm.workspace.provide_aside(&mut *core.port.transport, len)?;
+    let copied = [0..me * block, (me + 1) * block..len]
+        .into_iter()
+        .try_for_each(|range| input.copy_to(range.start, Bytes::new(&aside, range.start, range.len())?));
     copied.map_err(|error| core.stop(format!("an input that is put aside: {error}")))?;
-    operation.input = Operand { registered: Some((aside.clone(), 0)), ..aside.into() };
+    operation.input = Operand::registered(aside);
     Ok(())
 }
 
@@ -164,33 +161,28 @@ struct Part {
     start: u64,
 }
 
-/// The part of an operation's output that each source may write, in the order of the schedule's sources, or one for all of them; none
-/// if they may not write.
-fn expose(
-    core: &mut Core<'_>,
-    operation: &Operation,
-    schedule: &dyn Schedule,
-) -> Result<SmallVec<[Part; 1]>, Stop> {
+/// The parts of an output that sources may write: one for each source, or one for all of them; none if they may not write.
+type Parts = SmallVec<[Part; 1]>;
+
+/// The parts of an operation's output that these sources may write.
+fn expose(core: &mut Core<'_>, operation: &Operation, sources: &[Rank]) -> Result<Parts> {
     if !operation.access.is_open() {
-        return Ok(SmallVec::new());
+        return Ok(Parts::new());
     }
-    let exposed = match &operation.output.pieces {
-        None => {
-            let Operand { region, registered, .. } = &operation.output;
-            core.expose(region, registered.as_ref()).map(|one| {
-                one.map(|(remote, region)| Part { remote, region, start: 0 }).into_iter().collect()
-            })
-        }
-        Some(pieces) => expose_pieces(core, operation, pieces, schedule),
+    let Operand { memory, pieces } = &operation.output;
+    let exposed = match pieces {
+        None => core
+            .expose(memory)
+            .map(|one| one.map(|(remote, region)| Part { remote, region, start: 0 }).into_iter().collect()),
+        Some(pieces) => expose_pieces(core, operation, pieces, sources),
     };
     match exposed {
-        Err(error) if operation.plan.long => Err(error.into()),
-        Err(error) => {
+        Err(error) if !operation.plan.long => {
             let len = operation.output.len();
             unisono_transport::log::debug!(%error, len, "an output that cannot be registered comes through slots");
-            Ok(SmallVec::new())
+            Ok(Parts::new())
         }
-        Ok(parts) => Ok(parts),
+        exposed => Ok(exposed?),
     }
 }
 
@@ -199,49 +191,16 @@ fn expose_pieces(
     core: &mut Core<'_>,
     operation: &Operation,
     pieces: &Pieces,
-    schedule: &dyn Schedule,
-) -> Result<SmallVec<[Part; 1]>, Error> {
-    let (size, near) = (operation.plan.size, Cell::new(0));
-    let mut parts = Some(SmallVec::new());
-    let mut failed = None;
-    schedule.sources(&mut |source| {
-        let Some(found) = &mut parts else { return };
-        let part = schedule.written_by(source).and_then(|range| {
-            let start = range.start * size;
-            let (region, at, registered) = pieces.together(start, range.len() * size, &near)?;
-            Some((region, at, registered, start, range.len() * size))
-        });
-        let part = part.and_then(|(region, at, registered, start, len)| {
-            let exposed = match registered {
-                true => Ok(expose_part(&region, at, len)),
-                false => core.expose(&region, None),
-            };
-            let (remote, region) = exposed.map_err(|error| failed = Some(error)).ok()??;
-            Some(Part { remote, region, start: start as u64 })
-        });
-        match part {
-            Some(part) => found.push(part),
-            None => parts = None,
-        }
-    });
-    failed.map_or_else(|| Ok(parts.unwrap_or_default()), Err)
-}
-
-/// Sends a clear to send to every source: whether and where it may write into this rank's output.
-fn send_clear_to_send(
-    core: &mut Core<'_>,
-    operation: &Operation,
-    schedule: &dyn Schedule,
-    parts: &[Part],
-) -> Result<(), Stop> {
-    let (mut sent, mut index) = (Ok(()), 0);
-    schedule.sources(&mut |source| {
-        if sent.is_ok() {
-            let part = parts.get(if parts.len() > 1 { index } else { 0 });
-            let part = part.map(|part| (part.remote, part.start));
-            sent = core.send_clear_to_send(source, operation.info(source), part);
-        }
-        index += 1;
-    });
-    sent
+    sources: &[Rank],
+) -> Result<Parts, Error> {
+    let (size, near, mut parts) = (operation.plan.size, Cell::new(0), Parts::new());
+    for &source in sources {
+        let Some(range) = operation.schedule.written_by(source) else { return Ok(Parts::new()) };
+        let (start, len) = (range.start * size, range.len() * size);
+        let exposed =
+            pieces.together(start, len, &near).map(|part| core.expose(&part)).transpose()?.flatten();
+        let Some((remote, region)) = exposed else { return Ok(Parts::new()) };
+        parts.push(Part { remote, region, start: start as u64 });
+    }
+    Ok(parts)
 }

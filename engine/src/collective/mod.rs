@@ -3,6 +3,7 @@
 mod agree;
 mod begin;
 mod lane;
+mod location;
 mod quick;
 mod rounds;
 mod run;

@@ -7,10 +7,15 @@ use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
 use unisono_transport::Region;
 
 use crate::{
-    comm::{Comm, Core, layout},
-    memory::{self, Bytes, Operand, SpanError},
+    access,
+    call::Signature,
+    comm::{
+        Comm, Core,
+        layout::{self, Offer},
+    },
+    memory::{Bytes, SpanError},
     request::Operation,
-    stop::Stop,
+    stop::{Result, Stop},
 };
 
 /// The rounds of an operation that shows elements.
@@ -41,13 +46,20 @@ pub(crate) struct OperandReads {
 /// A rank that is read from.
 pub(crate) struct Other {
     pub rank: Rank,
-    /// True if it copies the elements that it shows to its slot.
-    pub copies: bool,
-    /// Otherwise its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
+    /// Where its operands lie, or that it copies the elements that it shows to its slot.
+    pub offer: Offer,
+    /// Its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
     pub input: Option<Region>,
     pub output: Option<Region>,
     /// The elements that it shows in this round.
     pub shown: Shown,
+}
+
+impl Other {
+    /// True if it copies the elements that it shows to its slot.
+    pub(super) fn copies(&self) -> bool {
+        self.offer.kind == Offer::STAGED
+    }
 }
 
 impl OperandReads {
@@ -87,30 +99,65 @@ impl ShowRounds {
         !self.sends || self.how().is_some_and(|how| how.other(from).is_some())
     }
 
-    /// A round begins, in which this rank shows this many bytes.
-    pub(super) fn begin(&mut self, round: u64, bytes: usize) {
-        self.bytes = bytes;
+    /// Begins a round, if all others have begun the one before, in which this rank shows these elements. Copies them to its slot, unless
+    /// operands are read in place. False if that must wait.
+    pub(super) fn enter(
+        &mut self,
+        core: &mut Core<'_>,
+        operation: &Operation,
+        shown: &Shown,
+    ) -> Result<bool> {
+        if core.comm.shared.behind().next().is_some() {
+            return Ok(false);
+        }
+        let unchecked =
+            self.is_unchecked(operation.group.ranks).then_some((operation.number, operation.plan.signature));
+        let round = core.enter_shared(&operation.info(0), unchecked)?;
+        self.bytes = shown.len() * operation.plan.size;
         if self.compared == 0 && !self.sends {
             self.compares = round;
         }
+        if self.how().is_none() && !shown.is_empty() {
+            copy_to_slot(core, operation, shown, 0..shown.len(), self.in_slot(round))?;
+        }
+        Ok(true)
+    }
+
+    /// Looks whether a rank has shown these elements in this round, and compares its call. False if it has not.
+    pub(super) fn view(
+        &mut self,
+        core: &mut Core<'_>,
+        operation: &Operation,
+        from: Rank,
+        shown: &Shown,
+    ) -> Result<bool> {
+        let round = core.comm.shared.number;
+        if !core.comm.shared.has_published(from, round) {
+            return Ok(false);
+        }
+        self.bytes = shown.len() * operation.plan.size;
+        let others = self.in_place.as_mut().map(|in_place| &mut in_place.others);
+        if let Some(other) = others.and_then(|others| others.iter_mut().find(|other| other.rank == from)) {
+            other.shown = *shown;
+        }
+        if self.compares != round {
+            return Ok(true);
+        }
+        self.compared += 1;
+        let Some(view) = core.comm.shared.view(from) else {
+            return Err(core.stop(format!("no memory of rank {from} is mapped")));
+        };
+        let info: Signature = access::load(view, layout::slot(round) + size_of::<u64>())?;
+        operation.agree(core.port.me, (from, core.comm.identity.world(from)), &info).map_err(Stop::from)?;
+        if !self.is_unchecked(operation.group.ranks) {
+            core.comm.shared.unchecked = None;
+        }
+        Ok(true)
     }
 
     /// True if the calls of some of the other ranks, of `ranks` in all, have not been compared.
-    pub(super) fn is_unchecked(&self, ranks: usize) -> bool {
+    fn is_unchecked(&self, ranks: usize) -> bool {
         !self.sends && self.compared + 1 < ranks
-    }
-
-    /// This rank views the elements that another shows in this round. True if their calls are still to be compared.
-    pub(super) fn views(&mut self, round: u64, from: Rank, shown: &Shown, bytes: usize) -> bool {
-        self.bytes = bytes;
-        if let Some(in_place) = &mut self.in_place
-            && let Some(other) = in_place.others.iter_mut().find(|other| other.rank == from)
-        {
-            other.shown = *shown;
-        }
-        let compares = self.compares == round;
-        self.compared += usize::from(compares);
-        compares
     }
 
     /// How operands are read in place; `None` if all is copied to slots.
@@ -140,11 +187,11 @@ impl ShowRounds {
         size: usize,
     ) -> Option<(&'c Region, usize)> {
         let other = match &self.in_place {
-            Some(in_place) => Some(in_place.other(from)?).filter(|other| !other.copies),
+            Some(in_place) => Some(in_place.other(from)?).filter(|other| !other.copies()),
             None => None,
         };
         let Some(other) = other else {
-            return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number()) + span.offset * size));
+            return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number) + span.offset * size));
         };
         let there = other.shown.within(span.offset, span.len)?;
         let operand = if there.place == Place::Output { &other.output } else { &other.input };
@@ -153,7 +200,7 @@ impl ShowRounds {
 
     /// The ranks that a step waits for.
     pub(super) fn waits(&self, comm: &Comm, step: &Step, begun: bool) -> Vec<Rank> {
-        let round = comm.shared.number();
+        let round = comm.shared.number;
         match *step {
             Step::Show { .. } if !begun => comm.shared.behind().collect(),
             Step::View { from, .. } if !comm.shared.has_published(from, round) => vec![from],
@@ -176,52 +223,35 @@ pub(super) fn copy_slice(
     operation: &Operation,
     shown: &Shown,
     done: usize,
-) -> Result<usize, Stop> {
-    core.comm.shared.stages(shown.len() * operation.plan.size);
+) -> Result<usize> {
+    let shared = &mut core.comm.shared;
+    shared.staged = shared.staged.max(shown.len() * operation.plan.size);
     let end = shown.len().min(done + SLICE / operation.plan.size);
-    copy_to_slot(core, operation, (shown, done..end), layout::staged(core.comm.shared.number()))?;
+    copy_to_slot(core, operation, shown, done..end, layout::staged(core.comm.shared.number))?;
     Ok(end)
 }
 
-/// Copies elements that this rank shows to its slots, from byte `at` on.
-pub(super) fn copy_to_slot(
-    core: &Core<'_>,
-    operation: &Operation,
-    (shown, elements): (&Shown, Range<usize>),
-    at: usize,
-) -> Result<(), Stop> {
-    let copied = copy_shown(operation, shown, elements, core.comm.shared.own(), at);
-    copied.map_err(|error| {
-        core.stop(format!("{} into a shared slot: {error}", operation.plan.signature.call()))
-    })
-}
-
 /// Copies elements that a rank shows to its slots, from byte `at` on.
-fn copy_shown(
+fn copy_to_slot(
+    core: &Core<'_>,
     operation: &Operation,
     shown: &Shown,
     elements: Range<usize>,
-    own: Option<&Region>,
     at: usize,
-) -> Result<(), SpanError> {
+) -> Result<()> {
     let operand = if shown.first.place == Place::Input { &operation.input } else { &operation.output };
     let (size, mut next) = (operation.plan.size, elements.start);
-    let Some(own) = own else { return Ok(()) };
+    let Some(own) = &core.comm.shared.own else { return Ok(()) };
     while next < elements.end {
         let left_in_block = shown.first.len - next % shown.first.len;
         let len = left_in_block.min(elements.end - next);
         let nowhere = SpanError::Bounds { offset: next, len, place: shown.len() };
-        let from = shown.within(next, len).ok_or(nowhere)?;
-        copy(operand, from.offset * size, Bytes::new(own, at + next * size, len * size)?)?;
+        let copied = shown.within(next, len).ok_or(nowhere).and_then(|from| {
+            operand.copy_to(from.offset * size, Bytes::new(own, at + next * size, len * size)?)
+        });
+        let call = || operation.plan.signature.call();
+        copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", call())))?;
         next += len;
     }
     Ok(())
-}
-
-/// Copies bytes of an operand.
-fn copy(from: &Operand, at: usize, into: Bytes<'_>) -> Result<(), SpanError> {
-    match &from.pieces {
-        Some(pieces) => pieces.gather(at, into),
-        None => memory::copy(Bytes::new(&from.region, at, into.len)?, into),
-    }
 }

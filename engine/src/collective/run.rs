@@ -7,14 +7,16 @@ use unisono_transport::Region;
 use super::{
     agree::{Agreed, Agreement},
     lane::LaneProgress,
+    location::Location,
     rounds::ShowRounds,
 };
 use crate::{
+    call::Signature,
     comm::{Comm, Core},
-    memory::{Bytes, SpanError},
+    memory::SpanError,
     request::Operation,
-    stop::Stop,
-    wire::{CollectiveHeader, MAX_FLOWS, OperationInfo, Way, WindowClass},
+    stop::{Result, Stop},
+    wire::{CollectiveHeader, MAX_FLOWS, Way, WindowClass},
 };
 
 /// The result of one pass over an operation.
@@ -34,7 +36,6 @@ pub(super) type Exposed = SmallVec<[Region; 1]>;
 pub(crate) struct Run {
     pub operation: Box<Operation>,
     pub class: WindowClass,
-    pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<LaneProgress>,
     /// The parts of the output that peers may write, registered as long as the operation runs.
     pub(super) exposed: Exposed,
@@ -49,7 +50,7 @@ pub(crate) struct Run {
 impl Run {
     /// Advances the operation until the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
-    pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
+    pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass> {
         if let Some(moved) = self.agree(core)? {
             let moved = moved | (core.comm.mailbox.has_queued() && core.send_control()?);
             return Ok(if moved { Pass::Moved } else { Pass::Idle });
@@ -82,8 +83,11 @@ impl Run {
         // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
         // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
         let comm = &*core.comm;
-        let left =
-            if comm.shutdown.last_barrier { comm.mailbox.is_completed() } else { comm.mailbox.is_sent() };
+        let left = if comm.shutdown.is_last_barrier() {
+            comm.mailbox.is_completed()
+        } else {
+            comm.mailbox.is_sent()
+        };
         if self.ended() && comm.collectives.under_way == 0 && left {
             self.close(core)?;
             return Ok(Pass::Ended);
@@ -92,13 +96,13 @@ impl Run {
     }
 
     /// Advances the agreement on how elements are shown. Returns true if something moved, and `None` if the ranks have agreed.
-    fn agree(&mut self, core: &mut Core<'_>) -> Result<Option<bool>, Stop> {
+    fn agree(&mut self, core: &mut Core<'_>) -> Result<Option<bool>> {
         let Some(agreement) = &mut self.agreement else { return Ok(None) };
         match agreement.pass(core, &self.operation)? {
             Agreed::Not { moved } => return Ok(Some(moved)),
             Agreed::Messages => self.open_windows(core)?,
             Agreed::Inside(rounds) => {
-                if let CallSchedule::Inside(inside) = &mut self.schedule {
+                if let CallSchedule::Inside(inside) = &mut self.operation.schedule {
                     inside.agreed = true;
                 }
                 self.rounds = Some(rounds);
@@ -106,7 +110,7 @@ impl Run {
             }
             Agreed::Copied => self.begin_rounds(ShowRounds::default()),
             Agreed::InPlace(schedule, rounds) => {
-                self.schedule = schedule;
+                self.operation.schedule = schedule;
                 self.begin_rounds(rounds);
             }
         }
@@ -167,7 +171,7 @@ impl Run {
     /// Runs a lane until it must wait, or its next step reduces or copies. True if it moved.
     ///
     /// All lanes put as much as they can before any lane reduces, so that chunk k is reduced while chunk k+1 is in flight.
-    fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
+    fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool> {
         let mut moved = false;
         loop {
             let lane = &mut self.lanes[index];
@@ -176,13 +180,13 @@ impl Run {
                     return Ok(moved);
                 }
                 lane.step = match lane.before.pop() {
-                    None => self.schedule.next(index),
+                    None => self.operation.schedule.next(index),
                     before => before,
                 };
                 if let Some(Step::Await { from, into }) = lane.step
                     && !core.comm.collectives.exposed
                 {
-                    lane.by_slot((from, into), self.schedule.next(index));
+                    lane.by_slot((from, into), self.operation.schedule.next(index));
                 }
             }
             let finished = match lane.step {
@@ -224,100 +228,56 @@ impl Run {
         lane.steps += 1;
     }
 
-    /// The bytes of a span that does not lie [scattered](Operation::scattered).
-    pub(crate) fn bytes<'c>(
+    /// Where the elements of a span lie.
+    pub(super) fn locate<'c>(
         &'c self,
-        core: &'c Core<'_>,
+        comm: &'c Comm,
         lane: usize,
         span: Span,
-    ) -> Result<Bytes<'c>, Stop> {
-        let (region, offset) = self.place(core, lane, span)?;
-        let bytes = Bytes::new(region, offset, span.len * self.operation.plan.size);
-        bytes.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
-    }
-
-    /// The region of such a span, and where in it the span begins.
-    pub(crate) fn place<'c>(
-        &'c self,
-        core: &'c Core<'_>,
-        lane: usize,
-        span: Span,
-    ) -> Result<(&'c Region, usize), Stop> {
-        let (region, base) = match span.place {
-            Place::Input => (&self.operation.input.region, 0),
-            Place::Output => (&self.operation.output.region, 0),
-            Place::Scratch => match &core.comm.workspace.scratch {
-                Some(scratch) => (scratch, 0),
-                // An empty span needs no memory.
-                None if span.len == 0 => (&self.operation.output.region, 0),
-                None => {
-                    return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
-                }
-            },
-            Place::Landed(from) if self.rounds.as_ref().is_some_and(|rounds| rounds.reads(from)) => {
-                let rounds = self.rounds.as_ref();
-                let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.plan.size));
-                return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));
+    ) -> Result<Location<'c>, SpanError> {
+        let size = self.operation.plan.size;
+        let at = span.offset * size;
+        let found = match (span.place, &self.rounds) {
+            (Place::Input, _) => return Ok(Location::Operand(&self.operation.input, at)),
+            (Place::Output, _) => return Ok(Location::Operand(&self.operation.output, at)),
+            (Place::Scratch, _) => {
+                let scratch = comm.workspace.scratch.as_ref().ok_or(SpanError::Scratch)?;
+                return Ok(Location::Region(scratch, at));
             }
-            Place::Landed(from) => {
-                let slot = core.comm.flows.receiver(from, self.class, lane).and_then(|receiver| {
-                    let slot = core.comm.flows.receivers[receiver].latest()?;
-                    Some(core.comm.flows.slot(receiver, slot))
-                });
-                match slot {
-                    Some(slot) => slot,
-                    None => {
-                        return Err(core.stop(format!("a step reads from rank {from}, which sent nothing")));
-                    }
-                }
-            }
+            (Place::Landed(from), Some(rounds)) if rounds.reads(from) => rounds.place(comm, from, span, size),
+            (Place::Landed(from), _) => comm.flows.receiver(from, self.class, lane).and_then(|receiver| {
+                let (region, start) = comm.flows.slot(receiver, comm.flows.receivers[receiver].latest()?);
+                Some((region, start + at))
+            }),
         };
-        Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.plan.size }))
-    }
-
-    #[cold]
-    pub(crate) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
-        core.stop(format!("{} {step:?}: {error}", self.operation.plan.signature.call()))
+        found.map(|(region, at)| Location::Region(region, at)).ok_or(SpanError::Landed)
     }
 
     /// Finds out whether the operation is stalled because ranks disagree: compares the messages that arrived, and sends mismatch probes.
-    pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<()> {
         self.compare(core)?;
         self.probe(core)
     }
 
     /// Compares this operation with messages, probes and clears to send that no lane takes: ranks that disagree may wait for each
     /// other on different flows.
-    fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    fn compare(&self, core: &mut Core<'_>) -> Result<()> {
         let number = self.operation.op();
-        let (me, comm) = (core.port.me, &*core.comm);
-        let agree = |from, info: &OperationInfo| {
-            self.operation.agree(me, (from, comm.identity.world(from)), info).map_err(Stop::from)
-        };
+        let comm = &*core.comm;
+        let now = |(_, info): &(Rank, Signature)| info.number == number;
         // A message of a later operation is early; one of an earlier operation was never awaited.
-        let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
-        for (from, info) in comm.flows.untaken() {
-            if info.number == number || earlier(&info) {
-                agree(from, &info)?;
-            }
-        }
-        for &(from, class, info) in &comm.mailbox.mismatch_probes {
+        let earlier = |info: &Signature| info.number.wrapping_sub(number) >= 1 << 31;
+        let untaken = comm.flows.untaken().filter(|sent| now(sent) || earlier(&sent.1));
+        let probes = comm.mailbox.mismatch_probes.iter().filter_map(|&(from, class, info)| {
             // If an earlier operation had awaited its message, there would be a window for it.
             let unawaited = earlier(&info) && comm.flows.receiver(from, class, 0).is_none();
-            if info.number == number || unawaited {
-                agree(from, &info)?;
-            }
-        }
-        for (from, info) in comm.shared.calls().filter(|(_, info)| info.number == number) {
-            agree(from, &info)?;
-        }
-        for (from, clear_to_send) in comm
-            .mailbox
-            .clear_to_sends
-            .iter()
-            .filter(|(_, clear_to_send)| clear_to_send.operation.number == number)
-        {
-            agree(*from, &clear_to_send.operation)?;
+            (info.number == number || unawaited).then_some((from, info))
+        });
+        let clears = comm.mailbox.clear_to_sends.iter().map(|(from, clear)| (*from, clear.operation));
+        let published = comm.shared.calls().chain(clears).filter(now);
+        for (from, info) in untaken.chain(probes).chain(published) {
+            let world = comm.identity.world(from);
+            self.operation.agree(core.port.me, (from, world), &info)?;
         }
         // Only probes of later operations are still needed.
         core.comm
@@ -328,7 +288,7 @@ impl Run {
     }
 
     /// Sends a mismatch probe to each rank whose clear to send a lane waits for: that rank may be in another call.
-    fn probe(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    fn probe(&self, core: &mut Core<'_>) -> Result<()> {
         for lane in &self.lanes {
             if let Some(Step::Write { to, .. }) = lane.step
                 && core.comm.mailbox.clear_to_send(to, self.operation.op()).is_none()
@@ -340,25 +300,25 @@ impl Run {
     }
 
     /// Ends the operation: it fails if a peer has sent a message that no lane has taken. Its clears to send are dropped.
-    fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    fn close(&self, core: &mut Core<'_>) -> Result<()> {
         self.compare(core)?;
         // If peers may not write, a write fails on arrival.
         if core.comm.collectives.exposed && core.comm.flows.unawaited() {
-            return Err(core.port.forged("a write that nobody awaits".to_owned()));
+            return Err(core.port.forged("a write that nobody awaits"));
         }
         core.comm.mailbox.drop_clear_to_sends(self.operation.op());
         Ok(())
     }
 
     /// The receiving end of the flow from a rank that the schedule takes messages from.
-    fn source(&self, core: &Core<'_>, lane: usize, from: Rank) -> Result<usize, Stop> {
+    fn source(&self, core: &Core<'_>, lane: usize, from: Rank) -> Result<usize> {
         core.comm.flows.receiver(from, self.class, lane).ok_or_else(|| {
             core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
         })
     }
 
     /// Takes the next message. False if it has not landed.
-    fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
+    fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool> {
         let receiver = self.source(core, lane, from)?;
         if !core.comm.flows.receivers[receiver].ready() {
             return Ok(false);
@@ -381,7 +341,7 @@ impl Run {
     }
 
     /// Frees the slot of the oldest message that was taken.
-    fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+    fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool> {
         let receiver = self.source(core, lane, from)?;
         if !core.comm.flows.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
@@ -391,7 +351,7 @@ impl Run {
     }
 
     /// Waits for the next write from a peer. False if it has not landed.
-    fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+    fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool> {
         let receiver = self.source(core, lane, from)?;
         let landing = &mut core.comm.flows.landings[receiver];
         if !landing.ready() {

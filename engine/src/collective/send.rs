@@ -3,31 +3,25 @@
 use std::cell::Cell;
 
 use unisono_schedule::{Place, Rank, Span};
-use unisono_transport::{Region, Target};
+use unisono_transport::Target;
 
-use super::run::Run;
+use super::{location::Location, run::Run};
 use crate::{
     comm::{Core, Origin, ReadyPut, Whose},
-    memory::{self, Bytes, Operand},
-    stop::Stop,
+    memory::Bytes,
+    stop::{Result, Stop},
     wire::HEADER,
 };
 
 impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
-    pub(crate) fn put(
-        &mut self,
-        core: &mut Core<'_>,
-        lane: usize,
-        to: Rank,
-        from: Span,
-    ) -> Result<bool, Stop> {
+    pub(crate) fn put(&mut self, core: &mut Core<'_>, lane: usize, to: Rank, from: Span) -> Result<bool> {
         let Some(sender) = core.comm.flows.sender(to, self.class, lane) else {
             core.probe_mismatch(to, self.class, &self.operation.info(to))?;
             return Ok(false);
         };
         // The receiver may close its endpoint after this message: no control message may follow it.
-        if core.comm.shutdown.last_barrier && !core.comm.mailbox.is_completed() {
+        if core.comm.shutdown.is_last_barrier() && !core.comm.mailbox.is_completed() {
             return Ok(false);
         }
         let Some(record) = core.record(&core.comm.flows.senders[sender].flow) else { return Ok(false) };
@@ -38,7 +32,7 @@ impl Run {
         }
         let injected = HEADER + bytes <= core.port.limits.max_inject;
         let joined = core.port.joins(bytes);
-        let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
+        let Some(origin) = self.origin(core, lane, from, injected, joined)? else { return Ok(false) };
 
         let opposite = core.comm.flows.receiver(to, self.class, lane);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
@@ -53,7 +47,7 @@ impl Run {
         lane: usize,
         (to, at): (Rank, usize),
         from: Span,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool> {
         let Some(clear_to_send) = core.comm.mailbox.clear_to_send(to, self.operation.op()) else {
             return Ok(false);
         };
@@ -73,7 +67,7 @@ impl Run {
             return Err(core.violation(to, what));
         };
         let injected = bytes <= core.port.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
+        let Some(origin) = self.origin(core, lane, from, injected, false)? else { return Ok(false) };
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
         core.put_direct(ready, Target { region, offset })
     }
@@ -85,38 +79,29 @@ impl Run {
         core: &mut Core<'_>,
         lane: usize,
         from: Span,
-        (injected, joined): (bool, bool),
-    ) -> Result<Option<Origin>, Stop> {
-        if let Place::Landed(source) = from.place
-            && !joined
-        {
-            let (region, offset) = self.place(core, lane, from)?;
-            let region = region.clone();
-            let receiver = core.comm.flows.receiver(source, self.class, lane);
-            let hold = receiver.and_then(|flow| Some((flow, core.comm.flows.receivers[flow].latest()?)));
-            return Ok(Some(Origin { region, offset, hold, staging: None }));
-        }
-        // The engine's scratch is registered; memory of the caller may lie in a registered buffer.
-        let (here, (registered, base)) = match (from.place, &core.comm.workspace.scratch) {
-            (Place::Input, _) => part(&self.operation.input),
-            (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
-            _ => part(&self.operation.output),
-        };
-        let (bytes, offset) = (from.len * self.operation.plan.size, from.offset * self.operation.plan.size);
-        let pieces = self.operation.scattered(&from);
+        injected: bool,
+        joined: bool,
+    ) -> Result<Option<Origin>> {
+        let bytes = from.len * self.operation.plan.size;
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
-        let origin = match (registered, pieces) {
+        let found = match self.locate(core.comm, lane, from) {
             _ if joined => None,
-            (Some(region), _) => Some((region.clone(), base + offset)),
-            (_, Some(pieces)) => {
-                let found = pieces.together(offset, bytes, &Cell::new(0));
-                found.filter(|(.., registered)| *registered || direct).map(|(region, at, _)| (region, at))
+            Ok(Location::Region(region, offset)) => Some((region.clone(), offset)),
+            Ok(Location::Operand(operand, at)) => {
+                let found = operand.together(at, bytes, &Cell::new(0));
+                found.filter(|it| it.registered || direct).map(|it| (it.region, it.offset))
             }
-            _ if !direct => None,
-            (_, None) => Some((here.clone(), if bytes == 0 { 0 } else { offset })),
+            // An empty span needs no memory.
+            Err(_) if bytes == 0 => Some((self.operation.output.memory.region.clone(), 0)),
+            Err(error) => return Err(core.stop(format!("a step's span {from:?}: {error}"))),
         };
-        if let Some((region, offset)) = origin {
-            return Ok(Some(Origin { region, offset, hold: None, staging: None }));
+        if let Some((region, offset)) = found {
+            let hold = match from.place {
+                Place::Landed(source) => core.comm.flows.receiver(source, self.class, lane),
+                _ => None,
+            };
+            let hold = hold.and_then(|flow| Some((flow, core.comm.flows.receivers[flow].latest()?)));
+            return Ok(Some(Origin { hold, ..Origin::new(region, offset) }));
         }
         // The source may still be staged for this put, which found no room before, or for the last one, unless a header lies right
         // before it.
@@ -130,26 +115,14 @@ impl Run {
         if self.lanes[lane].staged.is_none() {
             let Some(taken) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
             let Some((region, at)) = core.port.posts.staged(taken.slot) else { return Ok(None) };
-            let staged = Bytes::new(&region, at, bytes);
-            let copied = match pieces {
-                Some(pieces) => staged.and_then(|staged| pieces.gather(offset, staged)),
-                None => {
-                    let source = self.bytes(core, lane, from)?;
-                    staged.and_then(|staged| memory::copy(source, staged))
-                }
-            };
+            let source = self.locate(core.comm, lane, from);
+            let copied = source.and_then(|source| source.copy_to(Bytes::new(&region, at, bytes)?));
             copied.map_err(|error| core.stop(format!("a step's span {from:?}: {error}")))?;
             self.lanes[lane].staged = Some(taken.slot);
             self.lanes[lane].latest = Some((from, taken)).filter(|_| !joined);
         }
         let staging = self.lanes[lane].staged;
         let place = staging.and_then(|slot| core.port.posts.staged(slot));
-        Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
+        Ok(place.map(|(region, offset)| Origin { staging, ..Origin::new(region, offset) }))
     }
-}
-
-/// An operand's memory, the registered region that contains it, if any, and the offset there.
-fn part(operand: &Operand) -> (&Region, (Option<&Region>, usize)) {
-    let registered = operand.registered.as_ref();
-    (&operand.region, registered.map_or((None, 0), |(region, base)| (Some(region), *base)))
 }

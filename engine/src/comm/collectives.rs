@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use unisono_core::position::{CALLS, CallRecord};
-use unisono_schedule::CallSchedule;
 
 use crate::{call::Signature, completion::Completion, request::Operation, wire::WindowClass};
 
@@ -14,9 +13,13 @@ fn recent(number: u64) -> usize {
 }
 
 /// A collective that is queued.
-pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Completion);
+pub(crate) struct QueuedCollective {
+    pub(crate) operation: Box<Operation>,
+    pub(crate) completion: Completion,
+}
 
 /// The collectives of a communicator: one at a time, in the order in which they were called.
+#[derive(Default)]
 pub(crate) struct Collectives {
     /// True if one is under way.
     pub(crate) busy: bool,
@@ -40,17 +43,7 @@ pub(crate) struct Collectives {
 
 impl Collectives {
     pub(super) fn new(lanes: usize) -> Self {
-        Self {
-            busy: false,
-            tasks: VecDeque::new(),
-            in_use: None,
-            exposed: false,
-            under_way: 0,
-            outstanding: vec![0; lanes.max(1)],
-            begun: 0,
-            calls: [Signature::default(); CALLS],
-            used: 0,
-        }
+        Self { outstanding: vec![0; lanes.max(1)], ..Self::default() }
     }
 
     /// One begins, as operation `used` of all communicators: assigns its number.
@@ -87,7 +80,7 @@ impl Collectives {
     }
 
     /// Forgets those that have begun; none is under way.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.begun, self.calls) = (0, [Signature::default(); CALLS]);
     }
 }

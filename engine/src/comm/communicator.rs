@@ -1,9 +1,7 @@
 //! A communicator: a group as the engine knows it, made of few parts that each know their own state. What concerns several parts stands here.
 
-use std::time::Instant;
-
 use unisono_schedule::Rank;
-use unisono_transport::{Error, RemoteRegion, Transport};
+use unisono_transport::{Error, Transport};
 
 use super::{
     collectives::Collectives,
@@ -11,14 +9,13 @@ use super::{
     identity::Identity,
     mailbox::Mailbox,
     member::CommMember,
-    shutdown::{Shutdown, Vacant},
+    shutdown::{Shutdown, ShutdownState},
     slots::SharedSlots,
     workspace::Workspace,
 };
 use crate::{
-    call::Signature,
     completion::Completion,
-    p2p::Messages,
+    messages::{LongestWait, Messages},
     settings::Settings,
     wire::{CommId, ControlKind, Way},
 };
@@ -61,29 +58,24 @@ impl Comm {
 
     /// Sets the members: their ranks in the world, by rank.
     pub(crate) fn set_members(&mut self, members: impl IntoIterator<Item = Rank>) {
-        self.identity.members = members.into_iter().map(CommMember::new).collect();
+        self.identity.members =
+            members.into_iter().map(|world| CommMember { world, ..CommMember::default() }).collect();
         let members = self.identity.members.len();
         self.flows = Flows::new(members);
         self.mailbox.set_members(members);
     }
 
     /// As [`Messages::longest_wait`], with ranks of the world.
-    pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let (at, signature, peer) = self.messages.longest_wait()?;
+    pub(crate) fn longest_wait(&self) -> Option<LongestWait> {
+        let LongestWait { since, signature, peer } = self.messages.longest_wait()?;
         let world = |rank| self.identity.world(rank);
-        Some((at, signature.worldwide(world), peer.map(world)))
+        Some(LongestWait { since, signature: signature.worldwide(world), peer: peer.map(world) })
     }
 
     /// As [`Messages::give_up_receives`], with ranks of the world.
     pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let identity = &self.identity;
         self.messages.give_up_receives(|rank| identity.world(rank))
-    }
-
-    /// Forgets the operations that have begun; none is under way.
-    pub(crate) fn forget_calls(&mut self) {
-        self.collectives.forget();
-        self.mailbox.forget_probes();
     }
 
     /// True if nothing that this rank sent is in flight or queued.
@@ -94,12 +86,12 @@ impl Comm {
     /// This rank leaves the group, unless it has left or something is under way. It tells the members that it has exchanged
     /// messages with.
     pub(crate) fn leave(&mut self) -> Result<(), Error> {
-        if self.collectives.busy || self.shutdown.left {
+        if self.collectives.busy || self.shutdown.has_left() {
             return Ok(());
         }
         let identity = &self.identity;
-        self.messages
-            .give_up_first(|from| from.map_or_else(|| identity.is_alone(), |rank| identity.is_gone(rank)));
+        let is_alone = || (0..identity.members.len()).all(|rank| identity.is_gone(rank));
+        self.messages.give_up_first(|from| from.map_or_else(is_alone, |rank| identity.is_gone(rank)));
         if self.messages.open() {
             return Ok(());
         }
@@ -109,14 +101,13 @@ impl Comm {
         if !self.is_settled() {
             return Ok(());
         }
-        self.shutdown.left = true;
+        self.shutdown.state = ShutdownState::Left;
         self.tell_end()
     }
 
     /// Tells the members that this rank has exchanged messages with that it leaves, and how many operations it has begun. A member that
     /// it [has a flow](Self::note_flow) with later learns it then.
     pub(crate) fn tell_end(&mut self) -> Result<(), Error> {
-        self.shutdown.end_told = true;
         for rank in 0..self.identity.members.len() {
             if self.identity.members[rank].has_flow {
                 self.tell_end_to(rank)?;
@@ -132,12 +123,12 @@ impl Comm {
     /// There is a flow between this rank and a member.
     pub(crate) fn note_flow(&mut self, rank: Rank) -> Result<(), Error> {
         let had_flow = std::mem::replace(&mut self.identity.members[rank].has_flow, true);
-        if had_flow || !self.shutdown.end_told { Ok(()) } else { self.tell_end_to(rank) }
+        if had_flow || !self.shutdown.is_end_known() { Ok(()) } else { self.tell_end_to(rank) }
     }
 
     /// True if nothing of the communicator is in flight to this rank or from it.
     pub(crate) fn is_over(&self) -> bool {
-        self.shutdown.left
+        self.shutdown.has_left()
             && self.identity.all_ended()
             && self.mailbox.is_completed()
             && self.collectives.under_way == 0
@@ -151,7 +142,7 @@ impl Comm {
 
     /// Frees the memory that serves members that it has met. The mailbox and control messages stay for the others.
     pub(crate) fn vacate(&mut self) {
-        self.shutdown.vacant = Some(Vacant::Offered);
+        self.shutdown.state = ShutdownState::Vacant;
         self.workspace = Workspace::default();
         self.flows = Flows::new(self.identity.members.len());
         self.shared = SharedSlots::default();
@@ -162,15 +153,11 @@ impl Comm {
         self.flows.memory() + self.mailbox.memory() + self.workspace.memory() + self.shared.memory()
     }
 
-    /// The mailbox of this rank, for the others.
-    pub(crate) fn mailbox(&self) -> RemoteRegion {
-        self.mailbox.remote()
-    }
-
     /// Messages of a flow were freed or have landed: queues credit if it is [due](Flows::owe). If it waits for a header or a clear to
     /// send, and the sender may wait for it, a control message is sent when this rank has nothing else to do.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
-        if self.shutdown.needs_no_credit() {
+        // A member that needs no credit may have dropped the communicator, or all ranks are in the last barrier.
+        if self.shutdown.has_left() || self.shutdown.is_last_barrier() {
             return;
         }
         if let Some(from) = self.flows.owe(receiver, way) {
@@ -187,7 +174,7 @@ impl Comm {
     /// The last barrier begins. This rank has taken all messages of the others, and in a barrier no rank sends more than one message to
     /// another, for which there is credit.
     pub(crate) fn shut_down(&mut self) {
-        self.shutdown.last_barrier = true;
-        self.flows.forgive_all();
+        self.shutdown.state = ShutdownState::LastBarrier;
+        self.flows.forgive(&(0..usize::MAX));
     }
 }

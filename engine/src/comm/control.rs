@@ -2,17 +2,17 @@
 
 use std::{mem::offset_of, ops::Range};
 
+use bytemuck::Pod;
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
 use super::{core::Core, flow::ProtocolViolation, mailbox::ControlMessage};
 use crate::{
     access,
+    call::Signature,
     endpoint::control_token,
-    stop::Stop,
-    wire::{
-        ClearToSend, ControlKind, Handshake, Immediate, MailboxEntry, OperationInfo, Way, WindowClass, low,
-    },
+    stop::Result,
+    wire::{ClearToSend, ControlKind, Handshake, Immediate, MailboxEntry, Way, WindowClass, low},
 };
 
 /// The part of an entry that credits are written to. Only their immediate counts.
@@ -25,12 +25,7 @@ impl Core<'_> {
     /// Sends a mismatch probe, once in an operation for each class: a message for the peer waits for a window or a clear to send. If
     /// the two ranks disagree on the operation, these may never arrive, and the probe shows the difference. If the peer has not read
     /// the last probe, the caller tries again later. For [`WindowClass::Message`] the peer reads the immediate only.
-    pub(crate) fn probe_mismatch(
-        &mut self,
-        to: Rank,
-        class: WindowClass,
-        info: &OperationInfo,
-    ) -> Result<(), Stop> {
+    pub(crate) fn probe_mismatch(&mut self, to: Rank, class: WindowClass, info: &Signature) -> Result<()> {
         let comm = &mut *self.comm;
         let read = class != WindowClass::Message;
         let peer = &mut comm.mailbox.peers[to];
@@ -49,9 +44,9 @@ impl Core<'_> {
     pub(crate) fn send_clear_to_send(
         &mut self,
         to: Rank,
-        operation: OperationInfo,
+        operation: Signature,
         output: Option<(RemoteRegion, u64)>,
-    ) -> Result<(), Stop> {
+    ) -> Result<()> {
         let start = output.map_or(0, |(_, offset)| offset + 1);
         let part = output.unwrap_or_default().0.words();
         let comm = &mut *self.comm;
@@ -59,7 +54,7 @@ impl Core<'_> {
         let (mut written, mut freed) = (0, 0);
         if let Some(receiver) = first {
             let (landing, flow) = (&mut comm.flows.landings[receiver], &mut comm.flows.receivers[receiver]);
-            (written, freed) = (low(landing.freed()), low(flow.freed()));
+            (written, freed) = (low(landing.freed), low(flow.freed));
             // Before the next clear to send there may be many writes, but at most one message in a slot.
             landing.tell();
             flow.answer();
@@ -69,20 +64,13 @@ impl Core<'_> {
     }
 
     /// Hands the queued control messages to the transport, as many as it takes. True if it took any.
-    pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn send_control(&mut self) -> Result<bool> {
         let Self { port, comm } = self;
         let mut any = false;
         for _ in 0..comm.mailbox.queue.len() {
             let Some(&(to, message)) = comm.mailbox.queue.front() else { break };
             let (part, immediate) = match message {
-                ControlMessage::Part(about) => {
-                    let immediate = Immediate::ControlMessage {
-                        comm_id: comm.identity.comm_id,
-                        from: comm.identity.me,
-                        about,
-                    };
-                    (about.part(), immediate)
-                }
+                ControlMessage::Part(about) => (about.part(), comm.identity.immediate(about)),
                 ControlMessage::Credit(receiver, way) => {
                     let reply = comm.flows.receivers[receiver].reply;
                     let flow = comm.flows.incoming(receiver, way);
@@ -91,28 +79,18 @@ impl Core<'_> {
                         comm.mailbox.queue.pop_front();
                         continue;
                     };
-                    let freed = (flow.freed() & 0xffff) as u16;
+                    let freed = (flow.freed & 0xffff) as u16;
                     (CREDIT, Immediate::Credit { flow: reply, way, freed })
                 }
             };
             let copied = part.len() <= port.limits.max_inject;
             let world = comm.identity.world(to);
             let (peer, immediate) = port.to(world, immediate)?;
-            let put = Put {
-                to: peer,
-                sources: &[Source::new(
-                    &comm.mailbox.sources,
-                    to * size_of::<MailboxEntry>() + part.start,
-                    part.len(),
-                )?],
-                target: Target {
-                    region: comm.mailbox.peers[to].remote,
-                    offset: (comm.identity.me * size_of::<MailboxEntry>() + part.start) as u64,
-                },
-                immediate,
-                token: control_token(comm.identity.comm_id, copied),
-                notify: Notify::Always,
-            };
+            let (region, entry) = (comm.mailbox.peers[to].remote, size_of::<MailboxEntry>());
+            let sources = &[Source::new(&comm.mailbox.sources, to * entry + part.start, part.len())?];
+            let target = Target { region, offset: (comm.identity.me * entry + part.start) as u64 };
+            let token = control_token(comm.identity.comm_id, copied);
+            let put = Put { to: peer, sources, target, immediate, token, notify: Notify::Always };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {
                 // A peer that is slow to connect must not delay control messages to the others.
@@ -132,18 +110,8 @@ impl Core<'_> {
         Ok(any)
     }
 
-    /// A control message of credit has arrived.
-    pub(crate) fn credit_arrived(
-        &mut self,
-        sender: usize,
-        way: Way,
-        freed: u16,
-    ) -> Result<(), ProtocolViolation> {
-        self.comm.flows.senders[sender].credits = self.comm.flows.senders[sender].credits.wrapping_add(1);
-        self.credited(sender, way, freed)
-    }
-
-    fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), ProtocolViolation> {
+    /// Credit of a peer has arrived.
+    pub(super) fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), ProtocolViolation> {
         self.sending(sender, |end| match way {
             Way::Slots => end.flow.credit(freed),
             Way::Direct => end.writes.credit(freed),
@@ -151,48 +119,38 @@ impl Core<'_> {
     }
 
     /// A control message of a member has arrived.
-    pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
-        if self.comm.shutdown.left && about != ControlKind::End {
+    pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<()> {
+        if self.comm.shutdown.has_left() && about != ControlKind::End {
             // The member may not know that this rank has left.
             self.comm.note_flow(from)?;
         }
         match about {
-            ControlKind::Window(class) => {
-                self.window_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
-            }
+            ControlKind::Window(class) => self.window_arrived(from, class, self.read_part(from, about)?),
             // A member has a message from point to point: its window is opened.
             ControlKind::MismatchProbe(WindowClass::Message) => {
                 self.port.mark_active(self.comm.identity.comm_id);
                 self.listen(from, WindowClass::Message)
             }
             ControlKind::MismatchProbe(class) => {
-                self.probe_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+                self.probe_arrived(from, class, self.read_part(from, about)?)
             }
             ControlKind::Read => {
                 if std::mem::take(&mut self.comm.mailbox.peers[from].unread) {
                     return Ok(());
                 }
-                let what = "word that a mismatch probe was read, where none was sent".to_owned();
-                Err(self.port.forged(what))
+                Err(self.port.forged("word that a mismatch probe was read, where none was sent"))
             }
-            ControlKind::Close(class) => {
-                self.close_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
-            }
-            ControlKind::Answer(class) => {
-                self.answer_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
-            }
-            ControlKind::Handshake => {
-                self.take_handshake(from, self.comm.mailbox.received_part(from, about)?)
-            }
+            ControlKind::Close(class) => self.close_arrived(from, class, self.read_part(from, about)?),
+            ControlKind::Answer(class) => self.answer_arrived(from, class, self.read_part(from, about)?),
+            ControlKind::Handshake => self.take_handshake(from, self.read_part(from, about)?),
             ControlKind::End => {
-                self.comm.identity.members[from].ended = Some(self.comm.mailbox.received_part(from, about)?);
+                self.comm.identity.members[from].ended = Some(self.read_part(from, about)?);
                 Ok(())
             }
             ControlKind::ClearToSend => {
-                let clear_to_send: ClearToSend = self.comm.mailbox.received_part(from, about)?;
+                let clear_to_send: ClearToSend = self.read_part(from, about)?;
                 if clear_to_send.remote().is_some_and(|(part, start)| start.checked_add(part.len).is_none()) {
-                    let what = "a clear to send for more than can be addressed".to_owned();
-                    return Err(self.violation(from, what));
+                    return Err(self.violation(from, "a clear to send for more than can be addressed"));
                 }
                 if !self.comm.mailbox.keep_clear_to_send(from, clear_to_send) {
                     let what = format!(
@@ -211,8 +169,13 @@ impl Core<'_> {
         }
     }
 
+    /// As [`Mailbox::received_part`](super::mailbox::Mailbox::received_part).
+    fn read_part<T: Pod>(&self, from: Rank, about: ControlKind) -> Result<T> {
+        Ok(self.comm.mailbox.received_part(from, about)?)
+    }
+
     /// A mismatch probe has arrived.
-    fn probe_arrived(&mut self, from: Rank, class: WindowClass, info: OperationInfo) -> Result<(), Stop> {
+    fn probe_arrived(&mut self, from: Rank, class: WindowClass, info: Signature) -> Result<()> {
         let Self { port, comm } = self;
         if !comm.mailbox.keep_probe(from, class, info) {
             let what = format!("a mismatch probe of op {} after one of a later or the same", info.number);
@@ -231,7 +194,7 @@ impl Core<'_> {
 
     /// A handshake has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
     /// the mailbox.
-    fn take_handshake(&mut self, from: Rank, handshake: Handshake) -> Result<(), Stop> {
+    fn take_handshake(&mut self, from: Rank, handshake: Handshake) -> Result<()> {
         let wanted = Handshake::new(from, self.comm.identity.me, handshake.area, handshake.slots).pattern;
         let seen = handshake.pattern;
         let member = &mut self.comm.identity.members[from];
@@ -245,20 +208,17 @@ impl Core<'_> {
         if let Some(slots) = handshake.remote().filter(|_| seen == wanted) {
             return match *member.slots.get_or_insert(slots) == slots {
                 true => Ok(()),
-                false => Err(self.violation(from, "other shared slots than before".to_owned())),
+                false => Err(self.violation(from, "other shared slots than before")),
             };
         }
-        if !first && !std::mem::take(&mut member.large_due) {
-            let what = match seen == wanted {
-                true => return Err(self.port.forged(format!("a handshake of rank {from} that was not due"))),
-                false => {
-                    format!(
-                        "the handshake pattern {seen:x?} where {wanted:x?} was due: the provider corrupts puts"
-                    )
-                }
-            };
-            return Err(self.violation(from, what));
+        if first || std::mem::take(&mut member.large_due) {
+            return Ok(());
         }
-        Ok(())
+        if seen == wanted {
+            return Err(self.port.forged(format!("a handshake of rank {from} that was not due")));
+        }
+        let what =
+            format!("the handshake pattern {seen:x?} where {wanted:x?} was due: the provider corrupts puts");
+        Err(self.violation(from, what))
     }
 }

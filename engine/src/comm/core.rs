@@ -11,18 +11,11 @@ use super::{communicator::Comm, window::WindowSender};
 use crate::endpoint::Traced;
 use crate::{
     endpoint::{Port, PutRecord},
-    memory,
+    memory::{self, Stretch},
     request::Operation,
-    stop::Stop,
+    stop::{Result, Stop},
     wire::{FlowHeader, HEADER, Way, WindowClass},
 };
-
-/// The information that peers need to write into a part of a registered region, and the region.
-pub(crate) fn expose_part(region: &Region, at: usize, len: usize) -> Option<(RemoteRegion, Region)> {
-    let remote = region.remote()?;
-    let part = RemoteRegion { base: remote.base + at as u64, len: len as u64, ..remote };
-    Some((part, region.clone()))
-}
 
 /// A communicator together with the port.
 pub(crate) struct Core<'e> {
@@ -38,31 +31,17 @@ impl Core<'_> {
         comm.collectives.begin(operation, port.operations);
     }
 
-    /// As [`Workspace::provide_scratch`](super::workspace::Workspace::provide_scratch).
-    pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
-        Ok(self.comm.workspace.provide_scratch(&mut *self.port.transport, bytes)?)
-    }
-
-    /// As [`Workspace::provide_aside`](super::workspace::Workspace::provide_aside).
-    pub(crate) fn provide_aside(&mut self, bytes: usize) -> Result<Region, Stop> {
-        Ok(self.comm.workspace.provide_aside(&mut *self.port.transport, bytes)?)
-    }
-
     /// The information that peers need to write into borrowed memory, and the region to keep meanwhile. The memory lies in a registered
     /// buffer, or is registered for this operation if registration is cheap; otherwise `None`.
-    pub(crate) fn expose(
-        &mut self,
-        memory: &Region,
-        registered: Option<&(Region, usize)>,
-    ) -> Result<Option<(RemoteRegion, Region)>, Error> {
-        if let Some((region, at)) = registered {
-            return Ok(expose_part(region, *at, memory.len()));
+    pub(crate) fn expose(&mut self, memory: &Stretch) -> Result<Option<(RemoteRegion, Region)>, Error> {
+        if memory.registered {
+            return Ok(memory.remote());
         }
         if !self.port.limits.cheap_registration {
             return Ok(None);
         }
-        let region = self.port.transport.register(memory::expose(memory))?;
-        Ok(expose_part(&region, 0, memory.len()))
+        let region = self.port.transport.register(memory::expose(&memory.region))?;
+        Ok(Stretch::from(region).remote())
     }
 
     /// Changes a sending end, and accounts for the change of its bytes in flight.
@@ -91,12 +70,7 @@ impl Core<'_> {
 
     /// A message has landed in a slot. The credit in its header counts at once, not only when a lane takes the message: the lane may be
     /// waiting for that credit.
-    pub(crate) fn message_arrived(
-        &mut self,
-        flow: usize,
-        number: u16,
-        len: Option<usize>,
-    ) -> Result<(), Stop> {
+    pub(crate) fn message_arrived(&mut self, flow: usize, number: u16, len: Option<usize>) -> Result<()> {
         let comm = &mut *self.comm;
         let receiver = &mut comm.flows.receivers[flow];
         let from = receiver.from;
@@ -125,7 +99,7 @@ impl Core<'_> {
     }
 
     /// A write has landed in this rank's memory.
-    pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
+    pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<()> {
         let message = self.comm.flows.is_message(&self.comm.flows.landings[flow]);
         if message {
             let written = &mut self.comm.messages.written;
@@ -134,8 +108,7 @@ impl Core<'_> {
                 self.port.mark_active(self.comm.identity.comm_id);
             }
         } else if !self.comm.collectives.exposed {
-            let what = "a write into an output that nobody was allowed to write to".to_owned();
-            return Err(self.port.forged(what));
+            return Err(self.port.forged("a write into an output that nobody was allowed to write to"));
         }
         let arrived = self.comm.flows.landings[flow].arrive(number);
         arrived.map_err(|violation| self.port.forged(violation.0))?;
@@ -153,13 +126,13 @@ impl Core<'_> {
 
     /// The failure for a message of a member that breaks the protocol.
     #[cold]
-    pub(crate) fn violation(&self, from: Rank, what: String) -> Stop {
+    pub(crate) fn violation(&self, from: Rank, what: impl Into<String>) -> Stop {
         let from = self.comm.identity.world(from);
-        Failure::Protocol { rank: self.port.me, from, what }.into()
+        Failure::Protocol { rank: self.port.me, from, what: what.into() }.into()
     }
 
     #[cold]
-    pub(crate) fn stop(&self, reason: String) -> Stop {
+    pub(crate) fn stop(&self, reason: impl Into<String>) -> Stop {
         self.port.stop(reason)
     }
 }

@@ -32,8 +32,8 @@ pub(crate) struct OutgoingFlow {
     /// The offset of slot 0 in the receiver's window, in bytes.
     pub first: u64,
     slots: u64,
-    /// The number of messages that were sent.
-    sent: u64,
+    /// The number of messages that were sent, which is the number of the next one.
+    pub sent: u64,
     /// The number of messages that the receiver has freed, as far as this end knows.
     freed: u64,
     /// The bytes of the longest message since no message was in flight.
@@ -45,14 +45,9 @@ impl OutgoingFlow {
         Self { to, id, first, slots, sent: 0, freed: 0, longest: 0 }
     }
 
-    /// The window is closed: the receiver has freed all messages.
+    /// The window is closed: the receiver has freed all messages. Its numbers go on when it is opened again.
     pub(crate) fn close(&mut self) {
         self.freed = self.sent;
-    }
-
-    /// Goes on with the numbers of the flow before its window was closed.
-    pub(crate) fn following(self, before: &Self) -> Self {
-        Self { sent: before.sent, freed: before.freed, ..self }
     }
 
     pub(crate) fn has_credit(&self) -> bool {
@@ -62,11 +57,6 @@ impl OutgoingFlow {
     /// The number of messages that the receiver has not freed, as far as this end knows.
     pub(crate) fn pending(&self) -> u64 {
         self.sent - self.freed
-    }
-
-    /// The number of messages that were sent, which is the number of the next one.
-    pub(crate) fn sent(&self) -> u64 {
-        self.sent
     }
 
     /// At most this many bytes are in flight to the receiver.
@@ -104,7 +94,7 @@ impl OutgoingFlow {
 }
 
 /// The receiving end.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct IncomingFlow {
     /// The sender.
     pub from: Rank,
@@ -122,11 +112,11 @@ pub(crate) struct IncomingFlow {
     /// The number of puts that read from each slot.
     holds: Vec<u16>,
     /// The number of messages that were taken.
-    taken: u64,
+    pub taken: u64,
     /// The number of messages that the schedule has given back.
     given: u64,
     /// The number of messages whose slots may be written again.
-    freed: u64,
+    pub freed: u64,
     /// The value of `freed` that was last sent to the sender.
     credited: u64,
     /// True if that was sent in a header or a clear to send, and not by a control message of credit.
@@ -135,27 +125,13 @@ pub(crate) struct IncomingFlow {
 
 impl IncomingFlow {
     pub(crate) fn new(from: Rank, window: usize, first: usize, slots: usize) -> Self {
-        Self {
-            from,
-            window,
-            first,
-            reply: None,
-            slots: slots as u64,
-            landed: 0,
-            freeing: 0,
-            holds: vec![0; slots],
-            taken: 0,
-            given: 0,
-            freed: 0,
-            credited: 0,
-            answered: false,
-        }
+        let holds = vec![0; slots];
+        Self { from, window, first, slots: slots as u64, holds, ..Self::default() }
     }
 
-    /// Goes on with the numbers of the flow before its window was closed. All its messages were taken and freed.
-    pub(crate) fn following(self, before: &Self) -> Self {
-        let taken = before.taken;
-        Self { taken, given: taken, freed: taken, credited: taken, ..self }
+    /// The window is opened again, after all messages were taken and freed. The numbers go on.
+    pub(crate) fn reopen(&mut self) {
+        (self.credited, self.answered, self.reply) = (self.freed, false, None);
     }
 
     /// A message has landed. Returns its slot; an error if the sender had no credit for it.
@@ -249,19 +225,9 @@ impl IncomingFlow {
             && self.taken + u64::from(self.landed.count_ones()) == self.credited + self.slots
     }
 
-    /// The number of messages that were taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
-    }
-
     /// True if all messages that have landed were taken and freed.
     pub(crate) fn at_rest(&self) -> bool {
         self.landed == 0 && self.freed == self.taken
-    }
-
-    /// The number of messages whose slots may be written again.
-    pub(crate) fn freed(&self) -> u64 {
-        self.freed
     }
 
     /// Credit for all freed messages is sent by a control message, or by a message from point to point.
@@ -296,7 +262,7 @@ mod tests {
             for (action, choice) in moves {
                 match action {
                     0 if out.has_credit() => {
-                        let number = out.sent();
+                        let number = out.sent;
                         prop_assert!(number < inc.freed + slots as u64);
                         wire.push((number & 0xffff) as u16);
                         out.advance(choice.into());
@@ -314,14 +280,13 @@ mod tests {
                     3 => { inc.free(); }
                     4 => {
                         if choice % 2 == 0 { inc.tell() } else { inc.answer() }
-                        credits.push((inc.freed() & 0xffff) as u16);
+                        credits.push((inc.freed & 0xffff) as u16);
                         let credit = credits.swap_remove(usize::from(choice) % credits.len());
                         out.credit(credit).unwrap();
                     }
-                    5 if inc.at_rest() && inc.taken() == out.sent() => {
+                    5 if inc.at_rest() && inc.taken == out.sent => {
                         out.close();
-                        out = OutgoingFlow::new(1, 0, 0, slots as u64).following(&out);
-                        inc = IncomingFlow::new(0, 0, 0, slots).following(&inc);
+                        inc.reopen();
                         prop_assert!(out.has_credit());
                     }
                     _ => {}
@@ -347,9 +312,9 @@ mod tests {
         inc.take();
         assert!(inc.free());
         assert!(!inc.free(), "nothing left to free");
-        assert_eq!(inc.freed(), 0);
+        assert_eq!(inc.freed, 0);
         inc.release(first);
-        assert_eq!(inc.freed(), 2);
+        assert_eq!(inc.freed, 2);
     }
 
     #[test]
@@ -358,6 +323,6 @@ mod tests {
         assert!(inc.arrive(2).is_err(), "no credit for it");
         let mut out = OutgoingFlow::new(1, 0, 0, 2);
         assert!(out.credit(1).is_err(), "nothing was sent");
-        assert!(out.has_credit() && out.sent() == 0);
+        assert!(out.has_credit() && out.sent == 0);
     }
 }

@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     access,
-    wire::{CollectiveHeader, HEADER, OperationInfo, PAYLOAD, Way, WindowClass},
+    call::{Signature, narrow},
+    settings::{Settings, WindowSize},
+    wire::{CollectiveHeader, HEADER, PAYLOAD, Way, WindowClass},
 };
 
 /// Stands for the index of a flow that does not exist yet.
@@ -44,14 +46,32 @@ impl Flows {
         Self { outgoing: vec![[NONE; 3]; members], incoming: vec![[NONE; 3]; members], ..Self::default() }
     }
 
+    /// Adds a closed window for messages of a member, and its flows. `empty` stands for its memory.
+    pub(super) fn add_window(&mut self, from: Rank, class: WindowClass, settings: &Settings, empty: Region) {
+        let WindowSize { lanes, slots, slot_bytes, lane_bytes } = settings.window(class);
+        let (window, first_flow) = (self.windows.len(), self.receivers.len());
+        for lane in 0..lanes {
+            self.receivers.push(IncomingFlow::new(from, window, lane * lane_bytes, slots));
+            self.landings.push(IncomingFlow::new(from, window, 0, settings.writes()));
+        }
+        self.windows.push(WindowMemory {
+            number: 0,
+            lanes,
+            region: empty,
+            slot_bytes,
+            class,
+            first_flow,
+            state: WindowState::Closed,
+            wanted: false,
+            used: 0,
+            credits: 0,
+        });
+        self.incoming[from][class.index()] = narrow(first_flow);
+    }
+
     /// The bytes of the windows.
     pub(super) fn memory(&self) -> usize {
         self.open_windows().map(|window| window.region.len()).sum()
-    }
-
-    /// The numbers of the flows to this rank: the first number and the lanes of each open window.
-    pub(crate) fn listens(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.open_windows().map(|window| (window.number, window.lanes))
     }
 
     /// The open windows: index, the rank that sends through it, and class.
@@ -61,7 +81,7 @@ impl Flows {
         open.map(|(index, window)| (index, self.receivers[window.first_flow].from, window.class))
     }
 
-    fn open_windows(&self) -> impl Iterator<Item = &WindowMemory> {
+    pub(crate) fn open_windows(&self) -> impl Iterator<Item = &WindowMemory> {
         self.windows.iter().filter(|window| window.state != WindowState::Closed)
     }
 
@@ -120,7 +140,7 @@ impl Flows {
     }
 
     /// Messages of collectives that have landed and were not taken: sender and operation.
-    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
+    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, Signature)> {
         let flows = self.receivers.iter().enumerate().filter(|(_, flow)| !self.is_message(flow));
         flows.filter_map(|(index, flow)| {
             let header: CollectiveHeader = self.header(index, flow.ready_slot()?).ok()?;
@@ -170,10 +190,5 @@ impl Flows {
     /// The senders of these flows need no credit any more.
     pub(super) fn forgive(&mut self, flows: &std::ops::Range<usize>) {
         self.debts.retain(|(receiver, _)| !flows.contains(receiver));
-    }
-
-    /// No sender needs credit any more.
-    pub(super) fn forgive_all(&mut self) {
-        self.debts.clear();
     }
 }

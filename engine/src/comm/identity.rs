@@ -5,7 +5,7 @@ use std::sync::Arc;
 use unisono_schedule::Rank;
 
 use super::member::CommMember;
-use crate::wire::CommId;
+use crate::wire::{CommId, ControlKind, Immediate};
 
 /// The id, the name and the members of a communicator.
 pub(crate) struct Identity {
@@ -27,9 +27,9 @@ impl Identity {
         Self { comm_id, id: 0, label: None, me, members: Vec::new() }
     }
 
-    /// Sets the id and the name of the group.
-    pub(crate) fn name(&mut self, id: u64, label: Arc<str>) {
-        (self.id, self.label) = (id, Some(label));
+    /// The immediate of a control message of this rank.
+    pub(crate) fn immediate(&self, about: ControlKind) -> Immediate {
+        Immediate::ControlMessage { comm_id: self.comm_id, from: self.me, about }
     }
 
     /// The name of the group in failures; empty for the world.
@@ -46,11 +46,6 @@ impl Identity {
     /// True if all members that this rank has exchanged messages with have told their end: then everything that they sent has arrived.
     pub(crate) fn all_ended(&self) -> bool {
         self.members.iter().all(|member| member.ended.is_some() || !member.has_flow)
-    }
-
-    /// True if all other members have told their end.
-    pub(super) fn is_alone(&self) -> bool {
-        (0..self.members.len()).all(|rank| self.is_gone(rank))
     }
 
     /// True if a rank has told its end, or is this one.

@@ -5,7 +5,7 @@ use unisono_core::{error::Failure, position::CallRecord};
 use unisono_schedule::Rank;
 
 use super::{communicator::Comm, member::CommMember};
-use crate::{call::Signature, wire::low};
+use crate::wire::low;
 
 impl Comm {
     /// A message of a collective that no lane has taken.
@@ -13,7 +13,7 @@ impl Comm {
         let begun = self.collectives.calls_by_number();
         self.flows.untaken().find_map(|(from, info)| {
             let (number, mine) = begun.iter().find(|(number, _)| low(*number) == info.number)?;
-            let theirs = Signature::from(&info).record();
+            let theirs = info.record();
             let (me, from) =
                 ((self.identity.world(self.identity.me), mine), (self.identity.world(from), &theirs));
             (theirs != *mine).then(|| CallRecord::differ(self.identity.group_name(), *number, me, from))
@@ -38,7 +38,7 @@ impl Comm {
                 .map(|(_, called)| called.call)
         } else {
             let info = self.flows.untaken().find(|(from, info)| *from == rank && info.number == low(op));
-            info.map(|(_, info)| Signature::from(&info).call())
+            info.map(|(_, info)| info.call())
         };
         let calls = more.map_or_else(
             || format!("has begun {} operations", theirs.max(self.collectives.begun)),

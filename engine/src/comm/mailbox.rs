@@ -9,7 +9,8 @@ use unisono_transport::{Error, Region, RemoteRegion, Transport};
 
 use crate::{
     access,
-    wire::{ClearToSend, ControlKind, MailboxEntry, OperationInfo, Way, WindowClass},
+    call::Signature,
+    wire::{ClearToSend, ControlKind, MailboxEntry, Way, WindowClass},
 };
 
 /// The most clears to send that are kept of a peer: for the present operation, and for the next one if the peer has begun it.
@@ -55,7 +56,7 @@ pub(crate) struct Mailbox {
     /// True if the members' mailboxes are known.
     pub(crate) introduced: bool,
     /// Mismatch probes of operations that this rank has not ended: the latest of each rank.
-    pub mismatch_probes: Vec<(Rank, WindowClass, OperationInfo)>,
+    pub mismatch_probes: Vec<(Rank, WindowClass, Signature)>,
     /// Clears to send of peers for operations that this rank has not ended: at most [`CLEAR_TO_SENDS`] of each.
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
 }
@@ -155,7 +156,7 @@ impl Mailbox {
 
     /// Keeps a mismatch probe. False if it is older than the last one of this peer, or the same. Only the latest of a peer counts: it has
     /// ended its earlier operations.
-    pub(super) fn keep_probe(&mut self, from: Rank, class: WindowClass, info: OperationInfo) -> bool {
+    pub(super) fn keep_probe(&mut self, from: Rank, class: WindowClass, info: Signature) -> bool {
         let before = self.peers[from].probed.replace(info.number);
         if before.is_some_and(|before| info.number.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
             return false;
@@ -166,7 +167,7 @@ impl Mailbox {
     }
 
     /// Forgets the probes of operations that have begun.
-    pub(super) fn forget_probes(&mut self) {
+    pub(crate) fn forget_probes(&mut self) {
         for peer in &mut self.peers {
             (peer.probed_classes, peer.probed) = ([None; 3], None);
         }

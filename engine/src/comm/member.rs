@@ -4,7 +4,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// A member of the communicator: another rank, or this one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CommMember {
     /// Its rank in the world.
     pub(crate) world: Rank,
@@ -18,11 +18,4 @@ pub(crate) struct CommMember {
     pub(crate) large_due: bool,
     /// If it has left the communicator, the number of operations that it had begun.
     pub(crate) ended: Option<u64>,
-}
-
-impl CommMember {
-    /// A member of which only its rank in the world is known.
-    pub(super) fn new(world: Rank) -> Self {
-        Self { world, slots: None, handshake_arrived: false, has_flow: false, large_due: false, ended: None }
-    }
 }

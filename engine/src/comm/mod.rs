@@ -20,14 +20,15 @@ mod slots;
 mod window;
 mod workspace;
 
+pub use self::handshakes::PendingHandshake;
 pub(crate) use self::{
     collectives::QueuedCollective,
     communicator::Comm,
-    core::{Core, expose_part},
+    core::Core,
     handshakes::Handshakes,
     member::CommMember,
     net::{Leaving, Net},
     put::{Origin, ReadyPut, Whose},
+    shutdown::ShutdownState,
     slots::{Sharing, layout},
 };
-pub use self::{handshakes::PendingHandshake, net::CommIds};

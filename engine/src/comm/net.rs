@@ -2,37 +2,27 @@
 
 use std::collections::VecDeque;
 
-use unisono_schedule::Rank;
-use unisono_transport::{Error, Event, RemoteRegion};
+use unisono_transport::Event;
 
-use super::{communicator::Comm, core::Core, shutdown::Vacant};
+use super::{communicator::Comm, core::Core, shutdown::ShutdownState};
 use crate::{
     endpoint::{Port, control_of_token},
-    settings::Settings,
-    stop::Stop,
-    wire::{CommId, Immediate, MAX_COMMS, Way},
+    stop::Result,
+    wire::{CommId, Immediate, Way},
 };
 
 /// The communicators that this rank is leaving, or has left before other members.
 #[derive(Default)]
 pub(crate) struct Leaving {
     /// Those in which something has happened since the engine last looked at them.
-    pub(super) changed: Vec<CommId>,
+    pub(crate) changed: Vec<CommId>,
     /// Those that may change without an event.
-    pub(super) watched: Vec<CommId>,
-    /// Those that became [vacant](Vacant), the oldest first; some may not be vacant any more.
+    pub(crate) watched: Vec<CommId>,
+    /// Those that became [vacant](ShutdownState::Vacant), the oldest first; some may not be vacant any more.
     pub(super) vacant: VecDeque<CommId>,
     /// How often a communicator was looked at.
     #[cfg(debug_assertions)]
     pub looks: usize,
-}
-
-#[cfg(debug_assertions)]
-impl Leaving {
-    /// The number of communicators that are to be looked at.
-    pub(crate) fn len(&self) -> usize {
-        self.changed.len() + self.watched.len()
-    }
 }
 
 /// The port and all communicators, without the operations.
@@ -52,12 +42,9 @@ pub(crate) struct Net {
 /// This many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
 const MAX_UNPOLLED: u32 = 16;
 
-/// A bit for each communicator id.
-pub type CommIds = [u64; MAX_COMMS / 64];
-
 impl Net {
     /// A communicator and the port.
-    pub(crate) fn core(&mut self, comm_id: CommId) -> Result<Core<'_>, Stop> {
+    pub(crate) fn core(&mut self, comm_id: CommId) -> Result<Core<'_>> {
         match self.comms.get_mut(usize::from(comm_id)) {
             Some(Some(comm)) => Ok(Core { port: &mut self.port, comm }),
             _ => Err(self.port.stop(format!("there is no communicator {comm_id}"))),
@@ -69,57 +56,13 @@ impl Net {
         self.comms.get(usize::from(comm_id))?.as_deref()
     }
 
-    /// The communicator ids that are free on this rank, a bit for each.
-    pub(crate) fn free_comm_ids(&self) -> CommIds {
-        let most = self.comms.iter().flatten().map(|comm| comm.settings.bounds.comms).next().unwrap_or(0);
-        let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
-        let mut free = std::array::from_fn(|word| below(most.saturating_sub(64 * word)));
-        for (comm_id, comm) in self.comms.iter().enumerate() {
-            if comm.as_ref().is_some_and(|comm| comm.shutdown.vacant != Some(Vacant::Offered)) {
-                free[comm_id / 64] &= !(1 << (comm_id % 64));
-            }
-        }
-        free
-    }
-
-    /// Makes a communicator of these ranks of the world, in which this one is rank `me`, and returns its mailbox; `None` if another one
-    /// has that id. Nothing is sent to its members before their mailboxes are [known](super::mailbox::Mailbox::introduce).
-    pub(crate) fn open(
-        &mut self,
-        comm_id: CommId,
-        me: Rank,
-        members: &[Rank],
-        settings: Settings,
-    ) -> Result<Option<RemoteRegion>, Error> {
-        let place = usize::from(comm_id);
-        if let Some(Some(old)) = self.comms.get_mut(place) {
-            // All members of the new group have said that they have left the old one.
-            if old.shutdown.vacant.is_none()
-                || !old.identity.members.iter().all(|member| members.contains(&member.world))
-            {
-                old.shutdown.vacant = old.shutdown.vacant.map(|_| Vacant::Kept);
-                return Ok(None);
-            }
-            self.free(comm_id);
-        }
-        let mut comm = Comm::new(&mut *self.port.transport, comm_id, (me, members.len()), settings)?;
-        comm.set_members(members.iter().copied());
-        let mailbox = comm.mailbox();
-        if self.comms.len() <= place {
-            self.comms.resize_with(place + 1, || None);
-        }
-        self.comms[place] = Some(Box::new(comm));
-        Ok(Some(mailbox))
-    }
-
-    /// True if control messages of any communicator are queued or in flight, including those that tell its members that this rank has
-    /// left.
-    pub(crate) fn has_control(&self) -> bool {
-        self.comms.iter().flatten().any(|comm| !comm.mailbox.is_completed())
+    /// The same, to change it.
+    pub(crate) fn comm_mut(&mut self, comm_id: CommId) -> Option<&mut Comm> {
+        self.comms.get_mut(usize::from(comm_id))?.as_deref_mut()
     }
 
     /// Hands the control messages of all communicators to the transport, as many as it takes. True if it took any.
-    pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn send_control(&mut self) -> Result<bool> {
         let mut any = false;
         for comm in self.comms.iter_mut().flatten().filter(|comm| comm.mailbox.has_queued()) {
             any |= Core { port: &mut self.port, comm }.send_control()?;
@@ -128,15 +71,16 @@ impl Net {
     }
 
     /// An operation has ended: polls if many have ended without a poll.
-    pub(crate) fn poll_at_times(&mut self) -> Result<(), Stop> {
+    pub(crate) fn poll_at_times(&mut self) -> Result<()> {
         self.unpolled += 1;
         if self.unpolled < MAX_UNPOLLED { Ok(()) } else { self.poll().map(drop) }
     }
 
     /// Polls the transport and handles its events. True if there were any.
-    pub(crate) fn poll(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn poll(&mut self) -> Result<bool> {
         self.unpolled = 0;
-        let (events, result) = self.port.poll();
+        let mut events = std::mem::take(&mut self.port.events);
+        let polled = self.port.transport.poll(&mut events);
         let any = !events.is_empty();
         for event in &events {
             match *event {
@@ -144,15 +88,16 @@ impl Net {
                 Event::Sent { token } => self.sent(token)?,
             }
         }
-        self.port.seen(events);
-        result?;
+        events.clear();
+        self.port.events = events;
+        polled.map_err(|error| self.port.broken(error))?;
         if !self.port.crowded.is_empty() || !self.port.wanting.is_empty() {
             self.give_back()?;
         }
         Ok(any)
     }
 
-    fn sent(&mut self, token: u64) -> Result<(), Stop> {
+    fn sent(&mut self, token: u64) -> Result<()> {
         if let Some((comm_id, copied)) = control_of_token(token) {
             let comm = self.core(comm_id)?.comm;
             comm.mailbox.put_left(copied);
@@ -169,7 +114,7 @@ impl Net {
     }
 
     /// Hands an arrival to its communicator. An arrival that no rank can have sent is an error.
-    pub(crate) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
+    pub(crate) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<()> {
         match Immediate::decode(bits ^ self.port.mask) {
             Immediate::Data { flow, way, number } => {
                 let Some((comm_id, receiver)) = self.port.incoming.find(flow) else {
@@ -196,22 +141,23 @@ impl Net {
                 };
                 let mut core = self.core(comm_id)?;
                 core.port.arrived(core.comm.identity.world(core.comm.flows.senders[sender].flow.to));
-                core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
+                let credits = &mut core.comm.flows.senders[sender].credits;
+                *credits = credits.wrapping_add(1);
+                core.credited(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
             Immediate::ControlMessage { comm_id, from, about } => {
-                let comm = self.comms.get_mut(usize::from(comm_id));
-                let Some(comm) = comm.and_then(Option::as_mut).filter(|it| from < it.identity.members.len())
-                else {
-                    let what = format!(
+                let Self { port, comms, .. } = self;
+                let comm = comms.get_mut(usize::from(comm_id)).and_then(Option::as_mut);
+                let Some(comm) = comm.filter(|it| from < it.identity.members.len()) else {
+                    return Err(port.forged(format!(
                         "a control message of rank {from} for communicator {comm_id}, which does not exist"
-                    );
-                    return Err(self.port.forged(what));
+                    )));
                 };
-                self.port.arrived(comm.identity.world(from));
-                if comm.shutdown.vacant.take().is_some() {
-                    comm.shutdown.leaves = true;
+                port.arrived(comm.identity.world(from));
+                if comm.shutdown.is_vacant() {
+                    comm.shutdown.state = ShutdownState::Left;
                 }
-                Core { port: &mut self.port, comm }.control_arrived(from, about)?;
+                Core { port, comm }.control_arrived(from, about)?;
                 self.mark_changed(comm_id);
                 Ok(())
             }

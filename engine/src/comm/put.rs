@@ -8,7 +8,7 @@ use super::{core::Core, flow::OutgoingFlow};
 use crate::{
     access,
     endpoint::PutRecord,
-    stop::Stop,
+    stop::Result,
     wire::{FlowHeader, HEADER, Immediate, PAYLOAD, Way},
 };
 
@@ -20,6 +20,13 @@ pub(crate) struct Origin {
     pub hold: Option<(usize, usize)>,
     /// The staging slot that the source lies in, if it does.
     pub staging: Option<usize>,
+}
+
+impl Origin {
+    /// A source that belongs to no flow and is not staged.
+    pub(crate) fn new(region: Region, offset: usize) -> Self {
+        Self { region, offset, hold: None, staging: None }
+    }
 }
 
 /// libfabric's providers copy a put of at most this many bytes: a header and few elements.
@@ -59,13 +66,13 @@ impl Core<'_> {
         ready: ReadyPut,
         opposite: Option<usize>,
         header: impl FnOnce(FlowHeader) -> H,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool> {
         let ReadyPut { sender, bytes, record, whose, .. } = ready;
         let end = &self.comm.flows.senders[sender];
-        let freed = opposite.map_or(0, |flow| self.comm.flows.receivers[flow].freed());
+        let freed = opposite.map_or(0, |flow| self.comm.flows.receivers[flow].freed);
         let (headers, at) = self.port.posts.header(record);
         access::store(headers, at, &header(FlowHeader::new(freed, end.reply)))?;
-        let number = end.flow.sent();
+        let number = end.flow.sent;
         let slot = end.flow.first + end.flow.slot(number) * stride(end.slot_bytes) as u64;
         let target = Target { region: end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate =
@@ -85,10 +92,10 @@ impl Core<'_> {
     }
 
     /// Puts the next write of a flow straight into the receiver's memory. False if the transport has no room.
-    pub(crate) fn put_direct(&mut self, ready: ReadyPut, target: Target) -> Result<bool, Stop> {
+    pub(crate) fn put_direct(&mut self, ready: ReadyPut, target: Target) -> Result<bool> {
         let ReadyPut { sender, bytes, .. } = ready;
         let flow = &self.comm.flows.senders[sender].writes;
-        let number = (flow.sent() & 0xffff) as u16;
+        let number = (flow.sent & 0xffff) as u16;
         let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
         let posted = self.post(ready, false, target, immediate)?;
         if posted {
@@ -98,13 +105,7 @@ impl Core<'_> {
     }
 
     /// Hands a put to the transport, with the record's `header` first if it has one. False if the transport has no room.
-    fn post(
-        &mut self,
-        ready: ReadyPut,
-        header: bool,
-        target: Target,
-        immediate: Immediate,
-    ) -> Result<bool, Stop> {
+    fn post(&mut self, ready: ReadyPut, header: bool, target: Target, immediate: Immediate) -> Result<bool> {
         let ReadyPut { sender, origin, bytes, record, whose } = ready;
         let to = self.comm.identity.world(self.comm.flows.senders[sender].flow.to);
         let (peer, immediate) = self.port.to(to, immediate)?;
@@ -132,7 +133,7 @@ impl Core<'_> {
         };
         // A put that is copied and leaves at once needs no notice of its end, except in the last barrier.
         let notify = match whose {
-            Whose::Lane { .. } if self.comm.shutdown.last_barrier => Notify::Always,
+            Whose::Lane { .. } if self.comm.shutdown.is_last_barrier() => Notify::Always,
             Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
                 Notify::IfNotCopied
             }

@@ -11,19 +11,20 @@
 
 use std::mem;
 
-use unisono_schedule::{Rank, windows::stride};
+use unisono_schedule::Rank;
 
 use super::{
     communicator::Comm,
     core::Core,
-    flow::{IncomingFlow, OutgoingFlow},
+    flow::OutgoingFlow,
     flows::NONE,
     net::Net,
     window::{WindowMemory, WindowSender, WindowState},
 };
 use crate::{
     call::narrow,
-    stop::Stop,
+    settings::WindowSize,
+    stop::Result,
     wire::{Close, CommId, ControlKind, MAX_FLOWS, MAX_SLOTS, Way, Window, WindowClass, low},
 };
 
@@ -40,7 +41,7 @@ impl Comm {
             |flow: usize| self.flows.receivers[flow].at_rest() && self.flows.landings[flow].at_rest();
         window.state == WindowState::Open
             && self.is_idle(window.class)
-            && !self.shutdown.left
+            && !self.shutdown.has_left()
             && self.mailbox.is_completed()
             && self.identity.members[self.flows.receivers[window.first_flow].from].ended.is_none()
             && flows.all(at_rest)
@@ -49,7 +50,7 @@ impl Comm {
 
 impl Core<'_> {
     /// Opens the windows through which `from` sends messages of this class, unless they are open.
-    pub(crate) fn listen(&mut self, from: Rank, class: WindowClass) -> Result<(), Stop> {
+    pub(crate) fn listen(&mut self, from: Rank, class: WindowClass) -> Result<()> {
         let Self { port, comm } = self;
         port.clock += 1;
         let first = comm.flows.incoming[from][class.index()];
@@ -70,51 +71,16 @@ impl Core<'_> {
     }
 
     /// Opens a window. If there is no room, the window opens later.
-    pub(crate) fn open(&mut self, from: Rank, class: WindowClass) -> Result<(), Stop> {
+    pub(crate) fn open(&mut self, from: Rank, class: WindowClass) -> Result<()> {
         let Self { port, comm } = self;
-        let (lanes, slots, slot_bytes) = comm.settings.window(class);
-        let lane_bytes = slots * stride(slot_bytes);
-        let known = comm.flows.incoming[from][class.index()];
-        let (first_flow, index) = match known {
-            NONE => (comm.flows.receivers.len(), comm.flows.windows.len()),
-            first => (first as usize, comm.flows.receivers[first as usize].window),
-        };
-        let (world, writes) = (comm.identity.world(from), comm.settings.writes());
-        let flows = (0..lanes).map(|lane| {
-            (
-                IncomingFlow::new(from, index, lane * lane_bytes, slots),
-                IncomingFlow::new(from, index, 0, writes),
-            )
-        });
-        if known == NONE {
-            let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
-            comm.flows.receivers.extend(receivers);
-            comm.flows.landings.extend(landings);
-            // A closed window has no memory: nothing can arrive through it.
-            let region = comm.mailbox.sources.clone();
-            let (number, used) = (0, port.clock);
-            let state = WindowState::Closed;
-            comm.flows.windows.push(WindowMemory {
-                number,
-                lanes,
-                region,
-                slot_bytes,
-                class,
-                first_flow,
-                state,
-                wanted: false,
-                used,
-                credits: 0,
-            });
-            comm.flows.incoming[from][class.index()] = narrow(first_flow);
+        let WindowSize { lanes, slots, slot_bytes, lane_bytes } = comm.settings.window(class);
+        if comm.flows.incoming[from][class.index()] == NONE {
+            comm.flows.add_window(from, class, &comm.settings, comm.mailbox.sources.clone());
             comm.note_flow(from)?;
-        } else {
-            for (lane, (receiver, landing)) in flows.enumerate() {
-                let flow = first_flow + lane;
-                comm.flows.receivers[flow] = receiver.following(&comm.flows.receivers[flow]);
-                comm.flows.landings[flow] = landing.following(&comm.flows.landings[flow]);
-            }
         }
+        let world = comm.identity.world(from);
+        let first_flow = comm.flows.incoming[from][class.index()] as usize;
+        let index = comm.flows.receivers[first_flow].window;
         let arrivals = comm.settings.arrivals(class);
         let room =
             port.has_room(arrivals).then(|| port.incoming.take(comm.identity.comm_id, first_flow, lanes));
@@ -131,41 +97,33 @@ impl Core<'_> {
             None => port.transport.allocate(lanes * lane_bytes)?,
         };
         let Some(remote) = region.remote() else {
-            return Err(port.stop("a registered region has no key".to_owned()));
+            return Err(port.stop("a registered region has no key"));
         };
         port.expect(world, (comm.identity.comm_id, index), arrivals);
+        for flow in first_flow..first_flow + lanes {
+            comm.flows.receivers[flow].reopen();
+            comm.flows.landings[flow].reopen();
+        }
         let window = &mut comm.flows.windows[index];
-        (window.number, window.region, window.credits) = (number, region, 0);
+        (window.number, window.region, window.credits, window.used) = (number, region, 0, port.clock);
         (window.state, window.wanted) = (WindowState::Open, false);
-        let description = Window {
-            magic: Window::MAGIC,
-            first_flow: narrow(number),
-            lanes: narrow(lanes),
-            slots: narrow(slots),
-            slot_bytes: narrow(slot_bytes),
-            reserved: 0,
-            region: remote.words(),
-        };
+        let [first_flow, lanes, slots, slot_bytes] = [number, lanes, slots, slot_bytes].map(narrow);
+        let (magic, region) = (Window::MAGIC, remote.words());
+        let description = Window { magic, first_flow, lanes, slots, slot_bytes, reserved: 0, region };
         Ok(comm.mailbox.send(from, ControlKind::Window(class), description)?)
     }
 
     /// A peer has described a window that this rank may send through.
-    pub(super) fn window_arrived(
-        &mut self,
-        from: Rank,
-        class: WindowClass,
-        window: Window,
-    ) -> Result<(), Stop> {
+    pub(super) fn window_arrived(&mut self, from: Rank, class: WindowClass, window: Window) -> Result<()> {
         let Self { port, comm } = self;
-        let (lanes, slots, slot_bytes) = comm.settings.window(class);
-        let stride = stride(slot_bytes) as u64;
+        let WindowSize { lanes, slots, slot_bytes, lane_bytes } = comm.settings.window(class);
         let agreed = window.magic == Window::MAGIC
             && window.lanes as usize == lanes
             && window.slots as usize == slots
             && slots <= MAX_SLOTS
             && window.slot_bytes as usize == slot_bytes
             && window.first_flow as usize + lanes <= MAX_FLOWS
-            && window.remote().len >= (lanes * slots) as u64 * stride;
+            && window.remote().len >= (lanes * lane_bytes) as u64;
         if !agreed || comm.flows.outgoing[from][class.index()] != NONE {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, what));
@@ -182,38 +140,37 @@ impl Core<'_> {
         };
         comm.note_flow(from)?;
         comm.flows.outgoing[from][class.index()] = narrow(sender);
+        let writes = comm.settings.writes() as u64;
         for lane in 0..lanes {
-            let id = window.first_flow + narrow(lane);
-            let first = (lane * slots) as u64 * stride;
-            let mut end = WindowSender {
-                flow: OutgoingFlow::new(from, id, first, slots as u64),
-                reply: reply + lane,
-                region: window.remote(),
-                slot_bytes,
-                writes: OutgoingFlow::new(from, id, 0, comm.settings.writes() as u64),
-                credits: 0,
-            };
+            let (id, first) = (window.first_flow + narrow(lane), (lane * lane_bytes) as u64);
+            let (reply, region) = (reply + lane, window.remote());
             match comm.flows.senders.get_mut(sender + lane) {
-                Some(before) => {
-                    end.flow = end.flow.following(&before.flow);
-                    end.writes = end.writes.following(&before.writes);
-                    *before = end;
+                Some(end) => {
+                    (end.flow.id, end.writes.id) = (id, id);
+                    (end.reply, end.region, end.credits) = (reply, region, 0);
                 }
-                None => comm.flows.senders.push(end),
+                None => comm.flows.senders.push(WindowSender {
+                    flow: OutgoingFlow::new(from, id, first, slots as u64),
+                    reply,
+                    region,
+                    slot_bytes,
+                    writes: OutgoingFlow::new(from, id, 0, writes),
+                    credits: 0,
+                }),
             }
         }
         Ok(())
     }
 
     /// Asks the peer of a window to agree to close it.
-    fn ask_to_close(&mut self, index: usize) -> Result<(), Stop> {
+    fn ask_to_close(&mut self, index: usize) -> Result<()> {
         let comm = &mut *self.comm;
         let window = &mut comm.flows.windows[index];
         let (flows, class) = (window.flows(), window.class);
         window.state = WindowState::Closing;
         let from = comm.flows.receivers[flows.start].from;
         let arrived =
-            flows.clone().map(|flow| comm.flows.receivers[flow].taken() + comm.flows.landings[flow].taken());
+            flows.clone().map(|flow| comm.flows.receivers[flow].taken + comm.flows.landings[flow].taken);
         let close = Close { arrived: low(arrived.sum()), credits: window.credits };
         comm.flows.forgive(&flows);
         comm.mailbox.send(from, ControlKind::Close(class), close)?;
@@ -221,17 +178,17 @@ impl Core<'_> {
     }
 
     /// A peer asks to close a window that this rank sends through.
-    pub(crate) fn close_arrived(&mut self, from: Rank, class: WindowClass, close: Close) -> Result<(), Stop> {
+    pub(crate) fn close_arrived(&mut self, from: Rank, class: WindowClass, close: Close) -> Result<()> {
         let Self { port, comm } = self;
         // A rank sends nothing more in the last barrier, or after it has left the communicator.
-        if port.shutting_down || comm.shutdown.left {
+        if port.shutting_down || comm.shutdown.has_left() {
             return Ok(());
         }
         let first = comm.flows.outgoing[from][class.index()];
-        let lanes = comm.settings.window(class).0;
+        let lanes = comm.settings.window(class).lanes;
         let ends = comm.flows.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
         let agreed = ends.filter(|_| comm.is_idle(class)).is_some_and(|ends| {
-            let sent = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
+            let sent = ends.iter().map(|end| end.flow.sent + end.writes.sent).sum();
             let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
             (low(sent), credits) == (close.arrived, close.credits)
         });
@@ -252,7 +209,7 @@ impl Core<'_> {
     }
 
     /// A peer answers whether a window is closed.
-    pub(crate) fn answer_arrived(&mut self, from: Rank, class: WindowClass, answer: u64) -> Result<(), Stop> {
+    pub(crate) fn answer_arrived(&mut self, from: Rank, class: WindowClass, answer: u64) -> Result<()> {
         let Self { port, comm } = self;
         let first = comm.flows.incoming[from][class.index()];
         let index = comm.flows.receivers.get(first as usize).map(|flow| flow.window);
@@ -288,7 +245,7 @@ impl Core<'_> {
 
 impl Net {
     /// Closes windows of peers that exceed their shares, and opens windows that wait for room.
-    pub(crate) fn give_back(&mut self) -> Result<(), Stop> {
+    pub(crate) fn give_back(&mut self) -> Result<()> {
         for world in mem::take(&mut self.port.crowded) {
             let excess = self.port.excess(world);
             let windows = self.port.windows(world).to_vec();
@@ -313,7 +270,7 @@ impl Net {
     }
 
     /// Asks to close those of these windows that were used longest ago, until this many arrivals will be free. True if any will.
-    fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool, Stop> {
+    fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool> {
         let (mut closing, mut idle) = (0, Vec::new());
         for (comm_id, index) in windows {
             let comm = self.core(comm_id)?.comm;
@@ -337,7 +294,7 @@ impl Net {
     }
 
     /// Closes windows of any peers. An error if no window can be closed, now or after the operations that are under way.
-    fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
+    fn make_room(&mut self, arrivals: usize) -> Result<()> {
         let all = self.port.all_windows();
         // While control messages of a communicator are in flight, its windows cannot be closed.
         let landing = self.comms.iter().flatten().any(|comm| !comm.mailbox.is_completed());

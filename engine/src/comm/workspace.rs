@@ -17,7 +17,7 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     /// Provides scratch memory of at least this many bytes. Only between operations, while no put reads from it.
-    pub(super) fn provide_scratch(
+    pub(crate) fn provide_scratch(
         &mut self,
         transport: &mut dyn Transport,
         bytes: usize,
@@ -30,7 +30,7 @@ impl Workspace {
     }
 
     /// Memory of at least this many bytes for the input of an operation that is put aside. Only between operations, as above.
-    pub(super) fn provide_aside(
+    pub(crate) fn provide_aside(
         &mut self,
         transport: &mut dyn Transport,
         bytes: usize,

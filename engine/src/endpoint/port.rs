@@ -11,7 +11,7 @@ use super::{posts::Posts, routes::Routes};
 use crate::{
     contact::Contacts,
     settings::Settings,
-    stop::{Broken, Stop},
+    stop::{Broken, Result, Stop},
     wire::{CommId, Immediate, WindowClass},
 };
 
@@ -80,7 +80,8 @@ pub(crate) struct Port {
     pub shutting_down: bool,
     /// The most arrivals of one peer through the windows of one communicator.
     least: usize,
-    events: Vec<Event>,
+    /// An empty list for the events of a poll.
+    pub events: Vec<Event>,
     /// The number of operations that have begun, of all communicators.
     pub operations: u64,
     /// The communicators that have messages from point to point to look at, even if no call of this rank waits for one.
@@ -135,17 +136,17 @@ impl Port {
     }
 
     /// The handle of a process, which is connected on first use, and the masked immediate.
-    pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32), Stop> {
+    pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32)> {
         let (peer, mask) = self.connected(world)?;
         Ok((peer, immediate.encode() ^ mask))
     }
 
     /// The handle of a process, which is connected on first use.
-    pub(crate) fn peer(&mut self, world: Rank) -> Result<Peer, Stop> {
+    pub(crate) fn peer(&mut self, world: Rank) -> Result<Peer> {
         self.connected(world).map(|(peer, _)| peer)
     }
 
-    fn connected(&mut self, world: Rank) -> Result<(Peer, u32), Stop> {
+    fn connected(&mut self, world: Rank) -> Result<(Peer, u32)> {
         match self.links.get(world).and_then(|link| link.peer) {
             Some(known) => Ok(known),
             None => self.connect(world),
@@ -153,7 +154,7 @@ impl Port {
     }
 
     #[cold]
-    fn connect(&mut self, world: Rank) -> Result<(Peer, u32), Stop> {
+    fn connect(&mut self, world: Rank) -> Result<(Peer, u32)> {
         let contact = self.contacts.as_ref().and_then(|contacts| contacts.contact(world));
         let (Some(link), Some(contact)) = (self.links.get_mut(world), contact) else {
             return Err(self.stop(format!("nothing is known of rank {world}")));
@@ -247,13 +248,6 @@ impl Port {
         }
     }
 
-    /// Polls the transport. The list of events is to be [returned](Self::seen).
-    pub(crate) fn poll(&mut self) -> (Vec<Event>, Result<(), Stop>) {
-        let mut events = std::mem::take(&mut self.events);
-        let result = self.transport.poll(&mut events).map_err(|error| self.broken(error));
-        (events, result)
-    }
-
     /// An error of the transport, with the rank and host that it is about. (The transport numbers peers in the order of connection.)
     #[cold]
     pub(crate) fn broken(&self, error: Error) -> Stop {
@@ -264,25 +258,20 @@ impl Port {
         Stop::Transport(Box::new(Broken { error, with }))
     }
 
-    pub(crate) fn seen(&mut self, mut events: Vec<Event>) {
-        events.clear();
-        self.events = events;
-    }
-
     /// The failure for an arrival that no rank can have sent.
     #[cold]
-    pub(crate) fn forged(&self, what: String) -> Stop {
+    pub(crate) fn forged(&self, what: impl Into<String>) -> Stop {
         let Limits { provider, listens, .. } = &self.limits;
         let at = if listens.is_empty() { provider.clone() } else { format!("{provider} at {listens}") };
-        Stop::from(Failure::Forged { rank: self.me, at, what })
+        Stop::from(Failure::Forged { rank: self.me, at, what: what.into() })
     }
 
     #[cold]
-    pub(crate) fn stop(&self, reason: String) -> Stop {
+    pub(crate) fn stop(&self, reason: impl Into<String>) -> Stop {
         Stop::from(Failure::Transport {
             rank: self.me,
             doing: format!("driving {}", self.limits.provider),
-            reason,
+            reason: reason.into(),
         })
     }
 

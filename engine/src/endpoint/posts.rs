@@ -44,16 +44,12 @@ pub(crate) struct Posts {
     free: Vec<usize>,
     /// One header for every record, in registered memory.
     headers: Region,
-    staging: Option<Staging>,
-    staging_slots: usize,
-    staging_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Staging {
-    region: Region,
-    free: Vec<usize>,
+    /// The memory of the staging slots, once one was needed.
+    staging: Option<Region>,
+    /// The staging slots, and those of them that are free.
     slots: Vec<Slot>,
+    free_slots: Vec<usize>,
+    staging_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,16 +67,6 @@ pub(crate) struct Staged {
     taken: u64,
 }
 
-impl Staging {
-    fn put_back(&mut self, slot: usize) {
-        let puts = &mut self.slots[slot].puts;
-        *puts -= 1;
-        if *puts == 0 {
-            self.free.push(slot);
-        }
-    }
-}
-
 impl Posts {
     /// `staging_slots` slots, each for a header and `staging_bytes` of elements, are allocated when first needed.
     pub(crate) fn new(
@@ -94,7 +80,8 @@ impl Posts {
             free: (0..RECORDS).rev().collect(),
             headers,
             staging: None,
-            staging_slots,
+            slots: vec![Slot::default(); staging_slots],
+            free_slots: (0..staging_slots).rev().collect(),
             staging_bytes,
         })
     }
@@ -106,7 +93,7 @@ impl Posts {
 
     /// Bytes of registered memory.
     pub(crate) fn memory(&self) -> usize {
-        self.headers.len() + self.staging.as_ref().map_or(0, |staging| staging.region.len())
+        self.headers.len() + self.staging.as_ref().map_or(0, Region::len)
     }
 
     /// The region and offset of a record's header.
@@ -126,46 +113,44 @@ impl Posts {
         let index = usize::try_from(token).ok()?;
         let record = self.records.get_mut(index)?.take()?;
         self.free.push(index);
-        if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
-            staging.put_back(slot);
-        }
+        record.staging.into_iter().for_each(|slot| self.put_back(slot));
         Some(record)
     }
 
     /// Takes a staging slot, if one is free. It is freed at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<Staged>, Error> {
         if self.staging.is_none() {
-            let region = transport.allocate(self.staging_slots * stride(self.staging_bytes))?;
-            let slots = vec![Slot::default(); self.staging_slots];
-            self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots });
+            self.staging = Some(transport.allocate(self.slots.len() * stride(self.staging_bytes))?);
         }
-        Ok(self.staging.as_mut().and_then(|staging| {
-            let slot = staging.free.pop()?;
-            let Slot { puts, taken } = &mut staging.slots[slot];
+        Ok(self.free_slots.pop().map(|slot| {
+            let Slot { puts, taken } = &mut self.slots[slot];
             (*puts, *taken) = (1, *taken + 1);
-            Some(Staged { slot, taken: *taken })
+            Staged { slot, taken: *taken }
         }))
     }
 
     /// Takes the same staging slot for one more put, if a put that reads from it is still in flight. The slot is freed at the end of
     /// the last one.
     pub(crate) fn stage_again(&mut self, staged: Staged) -> bool {
-        let slot = self.staging.as_mut().map(|staging| &mut staging.slots[staged.slot]);
-        let slot = slot.filter(|slot| slot.puts > 0 && slot.taken == staged.taken);
-        slot.map(|slot| slot.puts += 1).is_some()
+        let slot = &mut self.slots[staged.slot];
+        let again = slot.puts > 0 && slot.taken == staged.taken;
+        slot.puts += usize::from(again);
+        again
     }
 
     /// Frees a staging slot of a put that does not read from it any more.
     pub(crate) fn put_back(&mut self, slot: usize) {
-        if let Some(staging) = &mut self.staging {
-            staging.put_back(slot);
+        let puts = &mut self.slots[slot].puts;
+        *puts -= 1;
+        if *puts == 0 {
+            self.free_slots.push(slot);
         }
     }
 
     /// The region and offset of the elements in a staging slot, after room for a header; `None` before there is staging.
     pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
         let at = slot * stride(self.staging_bytes) + PAYLOAD;
-        self.staging.as_ref().map(|staging| (staging.region.clone(), at))
+        self.staging.as_ref().map(|region| (region.clone(), at))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::{marker::PhantomData, ops::Range};
 
-use bytemuck::{cast_slice, cast_slice_mut};
 use unisono_core::{dtype::Scalar, reduce::Kernel};
 use unisono_transport::{Memory, Region};
 
@@ -96,37 +95,14 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-impl Borrowed<'static> {
-    /// Borrows the elements of two owners.
-    ///
-    /// The caller keeps both owners, and accesses neither, until the engine has dropped every clone of the two regions or its
-    /// transport: the completion of the task owns them, and returns them only then.
-    pub fn kept<I: Scalar, O: Scalar>(input: &[I], output: &mut [O]) -> Self {
-        let Borrowed { input, output, overlap, .. } =
-            Borrowed::apart::<u8>(cast_slice(input), cast_slice_mut(output));
-        Self::of(input, output, overlap)
-    }
-
-    /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The duty is that of
-    /// [`kept`](Self::kept).
-    pub fn kept_within<T: Scalar>(
-        elements: &mut [T],
-        input: Range<usize>,
-        output: Range<usize>,
-    ) -> Option<Self> {
-        let Borrowed { input, output, overlap, .. } = Borrowed::within(elements, input, output)?;
-        Some(Self::of(input, output, overlap))
-    }
-
-    /// Borrows memory that was allocated outside of this library. The duty is that of [`kept`](Self::kept). `at` as in
-    /// `Overlap::of`.
-    pub fn kept_foreign(input: Option<&Operand>, output: Option<&Operand>, at: (usize, usize)) -> Self {
-        let Borrowed { input, output, overlap, .. } = Borrowed::foreign(input, output, at);
-        Self::of(input, output, overlap)
-    }
-}
-
 impl Borrowed<'_> {
+    /// The same memory, which the caller keeps and does not access until the engine has dropped every clone of its regions or its
+    /// transport: the completion of the task owns the memory, and returns it only then.
+    pub fn kept(self) -> Borrowed<'static> {
+        let Self { input, output, overlap, fixed, .. } = self;
+        Borrowed { input, output, overlap, fixed, slices: PhantomData }
+    }
+
     /// Copies the input to `aside` and uses the copy instead, so that the input does not overlap the output. The duty of
     /// [`apart`](Self::apart) holds for `aside` too.
     pub fn set_aside(&mut self, aside: &mut Aside) -> Result<(), SpanError> {

@@ -35,6 +35,12 @@ pub enum SpanError {
     /// The step writes to memory that is only read.
     #[error("the step writes to memory that is only read")]
     Fixed,
+    /// The step uses scratch that its schedule did not ask for.
+    #[error("the step uses scratch that its schedule never asked for")]
+    Scratch,
+    /// The step reads what another rank has not sent or shown.
+    #[error("the step reads what its rank has not sent or shown")]
+    Landed,
     /// The step does not belong in its schedule, or reads what was not viewed.
     #[error("the step does not belong in its schedule, or reads what was not viewed")]
     Step,

@@ -8,6 +8,7 @@ mod operand;
 mod pieces;
 mod raw;
 mod registry;
+mod stretch;
 
 pub use self::{
     borrowed::Borrowed,
@@ -17,6 +18,7 @@ pub use self::{
     pieces::Pieces,
     raw::borrow_raw,
     registry::Registry,
+    stretch::Stretch,
 };
 pub(crate) use self::{
     borrowed::expose,

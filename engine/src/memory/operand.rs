@@ -11,6 +11,7 @@ use super::{
     pieces::Pieces,
     raw::borrow_raw,
     registry::Registry,
+    stretch::Stretch,
 };
 
 /// A copy of an input, aligned for every type; empty if none was made.
@@ -20,9 +21,7 @@ pub type Aside = Vec<u128>;
 #[derive(Clone, Debug)]
 pub struct Operand {
     /// The memory if it is one piece; otherwise empty.
-    pub region: Region,
-    /// The registered buffer that contains it, if any, and the offset there.
-    pub registered: Option<(Region, usize)>,
+    pub memory: Stretch,
     /// The memory if it is several pieces.
     pub pieces: Option<Pieces>,
 }
@@ -30,7 +29,7 @@ pub struct Operand {
 impl From<Region> for Operand {
     #[inline]
     fn from(region: Region) -> Self {
-        Self { region, registered: None, pieces: None }
+        Self { memory: region.into(), pieces: None }
     }
 }
 
@@ -38,6 +37,11 @@ impl Operand {
     /// Memory in several pieces.
     pub fn several(pieces: Pieces) -> Self {
         Self { pieces: Some(pieces), ..Self::none() }
+    }
+
+    /// A registered region.
+    pub fn registered(region: Region) -> Self {
+        Self { memory: Stretch { registered: true, ..region.into() }, pieces: None }
     }
 
     /// Several operands as one. The duty is that of each.
@@ -51,12 +55,23 @@ impl Operand {
         aside.resize(len.div_ceil(size_of::<u128>()), 0);
         // SAFETY: it has as many bytes, and by the duty above nothing else accesses them as long as the region lives.
         let region = unsafe { borrow_raw(aside.as_mut_ptr().cast(), len) };
-        let mut into = Bytes::new(&region, 0, len)?;
-        for stretch in self.stretches() {
+        self.copy_to(0, Bytes::new(&region, 0, len)?)?;
+        Ok(region)
+    }
+
+    /// Copies the bytes from `at` on into contiguous memory.
+    pub(crate) fn copy_to(&self, mut at: usize, mut into: Bytes<'_>) -> Result<(), SpanError> {
+        let near = Cell::new(0);
+        while into.len > 0 {
+            let stretch = self.stretch(at, into.len, &near)?;
+            if stretch.len == 0 {
+                return Err(SpanError::Bounds { offset: at, len: into.len, place: self.len() });
+            }
             copy(stretch, into.part(0, stretch.len))?;
             into = into.part(stretch.len, into.len);
+            at += stretch.len;
         }
-        Ok(region)
+        Ok(())
     }
 
     /// No memory.
@@ -68,7 +83,7 @@ impl Operand {
 
     /// The bytes of all pieces.
     pub fn len(&self) -> usize {
-        self.pieces.as_ref().map_or(self.region.len(), Pieces::len)
+        self.pieces.as_ref().map_or(self.memory.len, Pieces::len)
     }
 
     /// True if it has no byte.
@@ -81,7 +96,7 @@ impl Operand {
     pub fn find_in(&mut self, registry: &Registry) {
         if registry.is_used() {
             match &mut self.pieces {
-                None => self.registered = registry.find(&self.region),
+                None => self.memory = registry.find(&self.memory).unwrap_or_else(|| self.memory.clone()),
                 Some(pieces) => pieces.find_in(registry),
             }
         }
@@ -98,7 +113,7 @@ impl Operand {
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         match &self.pieces {
             Some(pieces) => pieces.stretch(at, most, near),
-            None => Bytes::new(&self.region, at, most.min(self.region.len().saturating_sub(at))),
+            None => self.memory.bytes(at, most.min(self.memory.len.saturating_sub(at))),
         }
     }
 
@@ -115,6 +130,14 @@ impl Operand {
     /// True if these bytes are contiguous.
     pub fn is_together(&self, at: usize, len: usize, near: &Cell<usize>) -> bool {
         len == 0 || self.stretch(at, len, near).is_ok_and(|stretch| stretch.len == len)
+    }
+
+    /// `len` bytes from `at` on, if they are contiguous; arguments as for [`Pieces::stretch`].
+    pub(crate) fn together(&self, at: usize, len: usize, near: &Cell<usize>) -> Option<Stretch> {
+        match &self.pieces {
+            Some(pieces) if len > 0 => pieces.together(at, len, near),
+            _ => (len == 0 || at + len <= self.memory.len).then(|| self.memory.part(at, len)),
+        }
     }
 
     /// True if it is the memory of `whole` from byte `at` on.
@@ -150,8 +173,8 @@ impl Operand {
     /// True if it has a byte in common with another operand, whose pieces do not overlap each other.
     pub fn touches(&self, other: &Self) -> bool {
         if self.pieces.is_none() && other.pieces.is_none() {
-            let range = |region: &Region| (region.base().addr(), region.base().addr() + region.len());
-            let ((a, a_end), (b, b_end)) = (range(&self.region), range(&other.region));
+            let range = |memory: &Stretch| (memory.base().addr(), memory.base().addr() + memory.len);
+            let ((a, a_end), (b, b_end)) = (range(&self.memory), range(&other.memory));
             return a < b_end && b < a_end && a < a_end && b < b_end;
         }
         let others = other.extents();

@@ -6,9 +6,10 @@ use std::{cell::Cell, marker::PhantomData, sync::Arc};
 use unisono_transport::Region;
 
 use super::{
-    bytes::{Bytes, SpanError, copy},
+    bytes::{Bytes, SpanError},
     raw::borrow_raw,
     registry::Registry,
+    stretch::Stretch,
 };
 
 /// Several pieces of memory, used as one. No piece is empty. They are not regions but lie next to each other in one allocation, so
@@ -19,8 +20,8 @@ pub struct Pieces(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     all: Arc<[Piece]>,
-    /// The registered buffer that contains each piece, if any, and the offset there; empty if none is contained in one.
-    registered: Vec<Option<(Region, usize)>>,
+    /// Each piece as a part of the registered buffer that contains it, if one does; empty if none is contained in one.
+    registered: Vec<Option<Stretch>>,
 }
 
 /// A piece of memory.
@@ -58,7 +59,7 @@ impl Pieces {
     /// Finds the registered buffers that contain pieces.
     pub(super) fn find_in(&mut self, registry: &Registry) {
         let all = Arc::clone(&self.0.all);
-        let registered: Vec<_> = all.iter().map(|piece| registry.find(&piece.region())).collect();
+        let registered: Vec<_> = all.iter().map(|piece| registry.find(&piece.region().into())).collect();
         if registered.iter().any(Option::is_some) {
             self.0 = Arc::new(Inner { all, registered });
         }
@@ -83,34 +84,15 @@ impl Pieces {
         Ok(Bytes { base, len, place: PhantomData })
     }
 
-    /// `len` bytes from `at` on, if they are contiguous: a region, the offset in it, and whether it is registered. `near` as for
-    /// [`stretch`](Self::stretch).
-    pub(crate) fn together(
-        &self,
-        at: usize,
-        len: usize,
-        near: &Cell<usize>,
-    ) -> Option<(Region, usize, bool)> {
+    /// `len` bytes from `at` on, if they are contiguous. `near` as for [`stretch`](Self::stretch).
+    pub(crate) fn together(&self, at: usize, len: usize, near: &Cell<usize>) -> Option<Stretch> {
         let bytes = self.stretch(at, len, near).ok().filter(|bytes| bytes.len == len)?;
-        if let Some(Some((region, base))) = self.0.registered.get(near.get()) {
-            let piece = self.0.all.get(near.get())?;
-            return Some((region.clone(), base + (at - piece.start), true));
+        if let Some(Some(whole)) = self.0.registered.get(near.get()) {
+            return Some(whole.part(at - self.0.all.get(near.get())?.start, len));
         }
         // SAFETY: the memory is borrowed like that of `Borrowed::apart`, whose duty covers this region. Peers learn of the region
         // only if it lies in an output (`expose`).
-        Some((unsafe { borrow_raw(bytes.base, bytes.len) }, 0, false))
-    }
-
-    /// Copies the bytes from `at` on into contiguous memory.
-    pub(crate) fn gather(&self, mut at: usize, mut into: Bytes<'_>) -> Result<(), SpanError> {
-        let near = Cell::new(0);
-        while into.len > 0 {
-            let stretch = self.stretch(at, into.len, &near)?;
-            copy(stretch, into.part(0, stretch.len))?;
-            into = into.part(stretch.len, into.len);
-            at += stretch.len;
-        }
-        Ok(())
+        Some(unsafe { borrow_raw(bytes.base, bytes.len) }.into())
     }
 }
 

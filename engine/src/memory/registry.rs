@@ -11,6 +11,8 @@ use std::{
 
 use unisono_transport::{Region, fork::Process};
 
+use super::stretch::Stretch;
+
 /// The registered buffers of a group, by address, so that a slice of one is recognized.
 #[derive(Debug)]
 pub struct Registry {
@@ -53,16 +55,17 @@ impl Registry {
         self.used.load(Ordering::Acquire)
     }
 
-    /// The registered region that contains borrowed memory, and the offset in it.
-    pub fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
+    /// Borrowed memory as a part of the registered region that contains it.
+    pub fn find(&self, borrowed: &Stretch) -> Option<Stretch> {
         if !self.is_used() {
             return None;
         }
-        let start = borrowed.base() as usize;
+        let (start, len) = (borrowed.base() as usize, borrowed.len);
         let regions = self.lock()?;
         let (base, region) = regions.range(..=start).next_back()?;
         let offset = start - base;
-        (offset + borrowed.len() <= region.len()).then(|| (region.clone(), offset))
+        let fits = offset + len <= region.len();
+        fits.then(|| Stretch { region: region.clone(), offset, len, registered: true })
     }
 }
 

@@ -5,19 +5,17 @@ use std::time::Instant;
 use unisono_core::error::Failure;
 use unisono_schedule::Rank;
 
-use super::{
-    landings::{Landing, Receiving},
-    matching::Want,
-    messages::{Early, LONG, Messages, SendStage, Sending},
-    queue::look,
-};
 use crate::{
     call::{Form, Kind},
     comm::Core,
     completion::Completion,
     memory::Fresh,
+    messages::{
+        Described, Early, EarlyState, Found, LONG, Landing, Messages, Receiving, SendStage, Sending, Want,
+        look,
+    },
     request::{Inbound, Outbound, Place},
-    stop::Stop,
+    stop::{Result, Stop},
 };
 
 impl Core<'_> {
@@ -25,14 +23,8 @@ impl Core<'_> {
     pub(crate) fn send(&mut self, outbound: Outbound, completion: Completion) {
         let messages = &mut self.comm.messages;
         let number = messages.numbers.entry(outbound.to).or_default();
-        let sending = Sending {
-            number: *number,
-            completion,
-            gone: 0,
-            under_way: 0,
-            stage: SendStage::Queued,
-            outbound,
-        };
+        let stage = SendStage::Queued;
+        let sending = Sending { number: *number, completion, gone: 0, under_way: 0, stage, outbound };
         *number = number.wrapping_add(1);
         let id = messages.asked;
         messages.asked += 1;
@@ -42,21 +34,23 @@ impl Core<'_> {
     }
 
     /// Begins a receive.
-    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
+    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<()> {
         let want = Want { from: inbound.from, tag: inbound.tag, space: inbound.form.space() };
         self.comm.messages.wait_until(completion.deadline);
         match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
             None => Ok(()),
-            Some((found, receiving)) => self.early(found, receiving),
+            Some((Found { number, message }, receiving)) => self.early(number, message, receiving),
         }
     }
 
     /// Advances sends and receives. True if anything moved.
-    pub(crate) fn advance_messages(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn advance_messages(&mut self) -> Result<bool> {
         let mut moved = self.messages_arrived()?;
         moved |= self.writes_arrived()?;
-        moved |= self.send_items()?;
-        moved |= self.write_messages()?;
+        // Entries that wait for slots, then large messages that are written straight into their receivers' memory.
+        moved |= self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
+        moved |= self.send_queues(|messages| &mut messages.queues, Self::send_message)?;
+        moved |= self.send_queues(|messages| &mut messages.writes, Self::write_message)?;
         if self.comm.flows.has_debts() {
             self.comm.settle_debts(false);
         }
@@ -68,14 +62,14 @@ impl Core<'_> {
 
     /// Receives one large message unexpected, into new memory, if large messages wait for each other because ranks send before they
     /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
-    pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+    pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool> {
         // This runs for all communicators before each sleep, and there may be thousands.
         if self.comm.messages.requested.is_empty() {
             return Ok(false);
         }
         let bounds = self.comm.settings.bounds;
         let (sends, receives) = self.comm.messages.stuck(now);
-        if !sends && !receives && !waits || self.comm.shutdown.left {
+        if !sends && !receives && !waits || self.comm.shutdown.has_left() {
             return Ok(false);
         }
         let messages = &self.comm.messages;
@@ -90,69 +84,65 @@ impl Core<'_> {
             |from: Rank, kind: &Kind| kind.kept() <= left || one_at_least || messages.waits_for(from, now);
         let in_order = messages.requested.iter().inspect(|_| look());
         let requests = in_order.filter_map(|&kept| match *messages.matching.look_at(kept)? {
-            (envelope, Early::Requested { kind, number, writes, since }) => {
-                Some((since, (kept, envelope.from, kind, number, writes)))
+            (_, Early { message, state: EarlyState::Requested { writes, since } }) => {
+                Some((since, (kept, message, writes)))
             }
             _ => None,
         });
         // Its receive may follow right after the one that waits. They are in the order of their arrival.
         let mut may = requests.take_while(|&(since, _)| sends || waits || now >= since + LONG);
-        let found = may.find(|(_, (_, from, kind, ..))| fits(*from, kind));
-        let Some((_, (kept, from, kind, number, writes))) = found else { return Ok(false) };
+        let found = may.find(|(_, (_, message, _))| fits(message.from, &message.kind));
+        let Some((_, (kept, message, writes))) = found else { return Ok(false) };
+        let kind = message.kind;
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         let Messages { matching, unexpected, requested, .. } = &mut self.comm.messages;
         requested.remove(&kept);
         if let Some((_, early)) = matching.kept(kept) {
-            *early = Early::Coming { kind, number };
+            early.state = EarlyState::Coming;
         }
         *unexpected += kind.kept();
-        let into = fresh.region().clone();
+        let into = fresh.region().clone().into();
         let landing = Landing::new(kind, None, into, Some(fresh), bounds);
-        self.clear_message_to_send((from, number), Landing { kept: Some(kept), ..landing }, None, writes)?;
+        self.clear_message_to_send(message.key(), Landing { kept: Some(kept), ..landing }, writes)?;
         self.port.mark_active(self.comm.identity.comm_id);
         Ok(true)
     }
 
     /// The failure for a message that has arrived and that no call has received. Sends nothing: the others may be gone.
-    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>> {
         self.messages_arrived()?;
-        let Core { port, comm } = self;
+        let comm = &*self.comm;
         if !comm.messages.only_receives() {
             // A message that belongs to an earlier one may have arrived before its receive.
             return Ok(None);
         }
-        let Some((envelope, early)) = comm.messages.matching.messages().next() else { return Ok(None) };
-        let (kind, number) = early.known();
-        let from = comm.identity.members.get(envelope.from).map_or(envelope.from, |member| member.world);
-        Ok(Some(Failure::Message {
-            number: u64::from(number),
-            tag: envelope.tag,
-            sender: (from, kind.words()),
-            receiver: (port.me, "nothing, and leaves".to_owned()),
-        }))
+        let Some((_, Early { message, .. })) = comm.messages.matching.messages().next() else {
+            return Ok(None);
+        };
+        let (message, receiver) = (*message, "nothing, and leaves".to_owned());
+        Ok(Some(self.misfit(&message, receiver)))
+    }
+
+    /// The failure for a message that is not what its receiver says.
+    fn misfit(&self, message: &Described, receiver: String) -> Failure {
+        let Described { from, tag, number, kind } = *message;
+        let sender = (self.comm.identity.world(from), kind.words());
+        Failure::Message { number: number.into(), tag, sender, receiver: (self.port.me, receiver) }
     }
 
     /// The failure for a message that does not fit its receive.
-    pub(super) fn differ(&self, (number, tag): (u32, u64), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+    pub(super) fn differ(&self, message: &Described, me: &Inbound) -> Stop {
+        let kind = &message.kind;
+        let wants = |form, count| Kind { form, dtype: me.dtype, alias: me.alias, count }.words();
         let wanted = match me.place {
-            Place::There { count, .. } => {
-                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
-            }
-            Place::New { dtype, count } => {
-                let count = count.saturating_mul(dtype.size());
-                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
-            }
+            Place::There { count, .. } => wants(me.form, count),
+            Place::New { dtype, count } => wants(me.form, count.saturating_mul(dtype.size())),
             Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
                 Form::Plain => format!("{} elements", me.dtype.name()),
-                form => Kind { form, dtype: me.dtype, alias: me.alias, count: 0 }.words(),
+                form => wants(form, 0),
             },
             Place::Fresh { most } => format!("at most {most} bytes"),
         };
-        Stop::from(Failure::Message {
-            number: u64::from(number),
-            tag,
-            sender: (self.comm.identity.world(from), kind.words()),
-            receiver: (self.port.me, wanted),
-        })
+        self.misfit(message, wanted).into()
     }
 }

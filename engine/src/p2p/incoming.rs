@@ -7,26 +7,21 @@ use unisono_core::{
     error::Failure,
 };
 use unisono_schedule::Rank;
-use unisono_transport::{Region, RemoteRegion};
+use unisono_transport::RemoteRegion;
 
-use super::{
-    landings::{Landing, PIECE, Receiving},
-    matching::{Envelope, Found},
-    messages::{Early, Messages, PriorityEntry, SendStage},
-};
 use crate::{
     call::{Form, Kind},
     comm::Core,
-    completion::{Completion, ReceivedMessage},
     memory::{self, Bytes, Fresh},
+    messages::{Described, Early, EarlyState, Landing, PIECE, PriorityEntry, Receiving, SendStage},
     request::Place,
-    stop::Stop,
+    stop::{Result, Stop},
     wire::{MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo, Way},
 };
 
 impl Core<'_> {
     /// Handles the messages that have landed in slots. True if any was taken.
-    pub(crate) fn messages_arrived(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn messages_arrived(&mut self) -> Result<bool> {
         let mut flows = std::mem::take(&mut self.comm.messages.arrived);
         let mut moved = false;
         let mut index = 0;
@@ -45,16 +40,14 @@ impl Core<'_> {
     }
 
     /// Takes the messages of a flow. Returns whether it took all, and whether it took any.
-    fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
+    fn empty(&mut self, flow: usize) -> Result<(bool, bool)> {
         let mut took = false;
         while let Some(slot) = self.comm.flows.receivers[flow].ready_slot() {
             let header: MessageHeader = self.comm.flows.header(flow, slot)?;
             let from = self.comm.flows.receivers[flow].from;
             if usize::from(header.flow.reply) >= MAX_FLOWS {
-                return Err(self.violation(
-                    from,
-                    format!("a message whose credit is to go to flow {}", header.flow.reply),
-                ));
+                let what = format!("a message whose credit is to go to flow {}", header.flow.reply);
+                return Err(self.violation(from, what));
             }
             if !self.message(flow, slot, from, &header)? {
                 return Ok((false, took));
@@ -70,60 +63,48 @@ impl Core<'_> {
     }
 
     /// Handles a message. False if there is no room for it yet.
-    fn message(
-        &mut self,
-        flow: usize,
-        slot: usize,
-        from: Rank,
-        header: &MessageHeader,
-    ) -> Result<bool, Stop> {
+    fn message(&mut self, flow: usize, slot: usize, from: Rank, header: &MessageHeader) -> Result<bool> {
         let number = header.number;
         match Message::of(header) {
             Some(Message::Whole(info)) => {
-                let kind = self.kind(from, &info)?;
-                self.whole(flow, slot, envelope(from, info.tag(), kind), kind, number)
+                let message = self.described(from, number, &info)?;
+                return self.whole(flow, slot, message);
             }
             Some(Message::RequestToSend(info)) => {
-                let kind = self.kind(from, &info)?;
-                let (envelope, writes) = (envelope(from, info.tag(), kind), info.writes == 1);
-                match self.comm.messages.matching.taker(envelope) {
-                    Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
+                let (message, writes) = (self.described(from, number, &info)?, info.writes == 1);
+                match self.comm.messages.matching.taker(message.envelope()) {
+                    Some(receiving) => self.admit(message, writes, receiving)?,
                     None => {
-                        let early = Early::Requested { kind, number, writes, since: Instant::now() };
-                        let kept = self.comm.messages.matching.keep(envelope, early);
+                        let state = EarlyState::Requested { writes, since: Instant::now() };
+                        let kept = self.comm.messages.keep(message, state);
                         self.comm.messages.requested.insert(kept);
                     }
                 }
-                Ok(true)
             }
-            Some(Message::Part(part)) => self.part(flow, slot, (from, number), part.len).map(|()| true),
-            Some(Message::ClearToSend(clear)) => {
-                self.clear_to_send_arrived(from, number, &clear).map(|()| true)
-            }
-            None => Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
+            Some(Message::Part(part)) => self.part(flow, slot, (from, number), part.len)?,
+            Some(Message::ClearToSend(clear)) => self.clear_to_send_arrived(from, number, &clear)?,
+            None => return Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
         }
+        Ok(true)
     }
 
-    /// The kind of a peer's message.
-    fn kind(&self, from: Rank, info: &MessageInfo) -> Result<Kind, Stop> {
-        let known = || Some((Form::from_code(info.form)?, Dtype::from_code(info.dtype)?));
-        let Some((form, dtype)) = known() else {
-            return Err(self.violation(
-                from,
-                format!("a message of unknown elements, type {} and form {}", info.dtype, info.form),
-            ));
+    /// What a peer says of a message.
+    fn described(&self, from: Rank, number: u32, info: &MessageInfo) -> Result<Described> {
+        let (Some(form), Some(dtype)) = (Form::from_code(info.form), Dtype::from_code(info.dtype)) else {
+            let what = format!("a message of unknown elements, type {} and form {}", info.dtype, info.form);
+            return Err(self.violation(from, what));
         };
-        let count = usize::try_from(info.count).ok();
-        match count
-            .filter(|count| count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= isize::MAX as usize))
-        {
-            Some(count) => Ok(Kind { form, dtype, alias: Alias::from_code(info.alias), count }),
-            None => Err(self.violation(from, format!("a message of {} elements", info.count))),
-        }
+        let fits =
+            |count: &usize| count.checked_mul(dtype.size()).is_some_and(|it| it <= isize::MAX as usize);
+        let Some(count) = usize::try_from(info.count).ok().filter(fits) else {
+            return Err(self.violation(from, format!("a message of {} elements", info.count)));
+        };
+        let kind = Kind { form, dtype, alias: Alias::from_code(info.alias), count };
+        Ok(Described { from, tag: info.tag(), number, kind })
     }
 
     /// The bytes of a message in its slot.
-    fn landed(&self, flow: usize, slot: usize, bytes: usize) -> Result<Bytes<'_>, Stop> {
+    fn landed(&self, flow: usize, slot: usize, bytes: usize) -> Result<Bytes<'_>> {
         let from = self.comm.flows.receivers[flow].from;
         let slot_bytes = self.comm.flows.slot_bytes(flow);
         let (region, at) = self.comm.flows.slot(flow, slot);
@@ -134,54 +115,50 @@ impl Core<'_> {
     }
 
     /// Handles a message that is whole in its slot. False if there is no room for it yet.
-    fn whole(
-        &mut self,
-        flow: usize,
-        slot: usize,
-        envelope: Envelope,
-        kind: Kind,
-        number: u32,
-    ) -> Result<bool, Stop> {
+    fn whole(&mut self, flow: usize, slot: usize, message: Described) -> Result<bool> {
+        let Described { from, kind, .. } = message;
         let bytes = kind.bytes();
         // The length is checked before memory is allocated for it.
         self.landed(flow, slot, bytes)?;
-        if let Some(receiving) = self.comm.messages.matching.taker(envelope) {
-            let (receiving, mut fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
+        if let Some(receiving) = self.comm.messages.matching.taker(message.envelope()) {
+            let (receiving, mut fresh) = self.agree_with_room(&message, receiving)?;
             let place = match (&receiving.inbound.place, &mut fresh) {
-                (Place::There { output, .. }, _) => Bytes::new(output, 0, bytes),
+                (Place::There { output, .. }, _) => output.bytes(0, bytes),
                 (_, Some(fresh)) => {
                     fresh.provide(bytes);
                     Bytes::new(fresh.region(), 0, bytes)
                 }
-                (_, None) => return Err(self.stop("a whole message without memory".to_owned())),
+                (_, None) => return Err(self.stop("a whole message without memory")),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
-            self.comm.messages.received(receiving.completion, envelope.from, fresh);
+            self.comm.messages.received(receiving.completion, from, fresh);
             return Ok(true);
         }
         let messages = &self.comm.messages;
         let room = self.comm.settings.bounds.unexpected_bytes;
         let full = messages.unexpected > 0 && messages.unexpected + kind.kept() > room;
         // The parts of a message with a receive may be behind this message. Parts go before later messages, so the excess is small.
-        let parts = || messages.landings.come_in_parts(envelope.from);
-        if full && !parts() && !messages.waits_for(envelope.from, Instant::now()) {
+        if full
+            && !messages.landings.in_parts.contains_key(&from)
+            && !messages.waits_for(from, Instant::now())
+        {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
         self.comm.messages.unexpected += kind.kept();
-        self.comm.messages.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
+        self.comm.messages.keep(message, EarlyState::Whole(fresh));
         Ok(true)
     }
 
-    fn copy(&self, from: Bytes<'_>, into: Result<Bytes<'_>, memory::SpanError>) -> Result<(), Stop> {
+    fn copy(&self, from: Bytes<'_>, into: Result<Bytes<'_>, memory::SpanError>) -> Result<()> {
         into.and_then(|into| memory::copy(from, into))
             .map_err(|error| self.stop(format!("a message to its place: {error}")))
     }
 
     /// New memory for a message.
-    fn room(&self, dtype: Dtype, count: usize) -> Result<Fresh, Stop> {
+    fn room(&self, dtype: Dtype, count: usize) -> Result<Fresh> {
         Fresh::new(dtype, count).ok_or_else(|| {
             let bytes = count.saturating_mul(dtype.size());
             let why = format!("recv: no memory for the {bytes} bytes of a message");
@@ -190,13 +167,8 @@ impl Core<'_> {
     }
 
     /// Checks that a receive fits the message that it takes. If it does not, the receive fails with all other operations.
-    fn agree(
-        &mut self,
-        (number, kind): (u32, Kind),
-        envelope: Envelope,
-        receiving: Receiving,
-    ) -> Result<Receiving, Stop> {
-        let inbound = &receiving.inbound;
+    fn agree(&mut self, message: &Described, receiving: Receiving) -> Result<Receiving> {
+        let (inbound, kind) = (&receiving.inbound, &message.kind);
         let fits = match inbound.place {
             Place::There { count, .. } => kind.count == count,
             Place::Fresh { most } => kind.bytes() <= most,
@@ -206,23 +178,21 @@ impl Core<'_> {
         if fits && kind.form == inbound.form && alike {
             return Ok(receiving);
         }
-        let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);
-        self.comm.messages.lost.push(receiving.completion);
+        let stop = self.differ(message, inbound);
+        self.comm.messages.ended.push_back((receiving.completion, None));
         Err(stop)
     }
 
     /// The same, with new memory for the message if the receive gives none.
     fn agree_with_room(
         &mut self,
-        message: (u32, Kind),
-        envelope: Envelope,
+        message: &Described,
         receiving: Receiving,
-    ) -> Result<(Receiving, Option<Fresh>), Stop> {
-        let receiving = self.agree(message, envelope, receiving)?;
-        let kind = message.1;
+    ) -> Result<(Receiving, Option<Fresh>)> {
+        let receiving = self.agree(message, receiving)?;
         let (dtype, count) = match receiving.inbound.place {
             Place::There { .. } => return Ok((receiving, None)),
-            Place::Fresh { .. } => (kind.dtype, kind.count),
+            Place::Fresh { .. } => (message.kind.dtype, message.kind.count),
             Place::New { dtype, count } => (dtype, count),
         };
         let (receiving, fresh) = self.with_room(receiving, dtype, count)?;
@@ -230,58 +200,44 @@ impl Core<'_> {
     }
 
     /// Handles a receive whose message, or its request to send, has arrived before.
-    pub(super) fn early(
-        &mut self,
-        Found { number: kept, envelope, message }: Found<Early>,
-        receiving: Receiving,
-    ) -> Result<(), Stop> {
-        match message {
-            Early::Whole { kind, number, bytes } => {
-                let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.comm.messages.unexpected -= kind.kept();
-                self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
+    pub(super) fn early(&mut self, kept: u64, early: Early, receiving: Receiving) -> Result<()> {
+        let Early { message, state } = early;
+        match state {
+            EarlyState::Whole(fresh) => {
+                let receiving = self.agree(&message, receiving)?;
+                self.comm.messages.unexpected -= message.kind.kept();
+                self.hand_over(message.from, fresh, message.kind.bytes(), receiving)
             }
-            Early::Requested { kind, number, writes, .. } => {
+            EarlyState::Requested { writes, .. } => {
                 self.comm.messages.requested.remove(&kept);
-                self.admit(envelope, (number, kind, writes), receiving)
+                self.admit(message, writes, receiving)
             }
-            Early::Coming { kind, number } => {
-                let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.comm.messages.landings.receive((envelope.from, number), receiving);
+            EarlyState::Coming => {
+                let receiving = self.agree(&message, receiving)?;
+                self.comm.messages.landings.receive(message.key(), receiving);
                 Ok(())
             }
         }
     }
 
     /// A receive and memory for its message. If there is no memory, the receive fails with all other operations.
-    fn with_room(
-        &mut self,
-        receiving: Receiving,
-        dtype: Dtype,
-        count: usize,
-    ) -> Result<(Receiving, Fresh), Stop> {
+    fn with_room(&mut self, receiving: Receiving, dtype: Dtype, count: usize) -> Result<(Receiving, Fresh)> {
         match self.room(dtype, count) {
             Ok(fresh) => Ok((receiving, fresh)),
             Err(stop) => {
-                self.comm.messages.lost.push(receiving.completion);
+                self.comm.messages.ended.push_back((receiving.completion, None));
                 Err(stop)
             }
         }
     }
 
     /// Gives an unexpected message to its receive.
-    fn hand_over(
-        &mut self,
-        from: Rank,
-        kept: Fresh,
-        bytes: usize,
-        mut receiving: Receiving,
-    ) -> Result<(), Stop> {
+    fn hand_over(&mut self, from: Rank, kept: Fresh, bytes: usize, mut receiving: Receiving) -> Result<()> {
         let source = Bytes::new(kept.region(), 0, bytes);
         let source = source.map_err(|error| self.stop(format!("an unexpected message: {error}")));
         let fresh = match &receiving.inbound.place {
             Place::There { output, .. } => {
-                self.copy(source?, Bytes::new(output, 0, bytes))?;
+                self.copy(source?, output.bytes(0, bytes))?;
                 None
             }
             &Place::New { dtype, count } if dtype != kept.dtype() => {
@@ -298,20 +254,15 @@ impl Core<'_> {
     }
 
     /// Clears a large message to be sent to its receive.
-    fn admit(
-        &mut self,
-        envelope: Envelope,
-        (number, kind, writes): (u32, Kind, bool),
-        receiving: Receiving,
-    ) -> Result<(), Stop> {
-        let (receiving, fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
-        let (into, registered) = match (&receiving.inbound.place, &fresh) {
-            (Place::There { output, registered, .. }, _) => (output.clone(), registered.clone()),
-            (_, Some(fresh)) => (fresh.region().clone(), None),
-            (_, None) => return Err(self.stop("a cleared message without memory".to_owned())),
+    fn admit(&mut self, message: Described, writes: bool, receiving: Receiving) -> Result<()> {
+        let (receiving, fresh) = self.agree_with_room(&message, receiving)?;
+        let into = match (&receiving.inbound.place, &fresh) {
+            (Place::There { output, .. }, _) => output.clone(),
+            (_, Some(fresh)) => fresh.region().clone().into(),
+            (_, None) => return Err(self.stop("a cleared message without memory")),
         };
-        let landing = Landing::new(kind, Some(receiving), into, fresh, self.comm.settings.bounds);
-        self.clear_message_to_send((envelope.from, number), landing, registered, writes)
+        let landing = Landing::new(message.kind, Some(receiving), into, fresh, self.comm.settings.bounds);
+        self.clear_message_to_send(message.key(), landing, writes)
     }
 
     /// Sends a clear to send for a large message: the sender writes it straight into the receiver's memory, or sends it in parts.
@@ -319,11 +270,10 @@ impl Core<'_> {
         &mut self,
         (from, number): (Rank, u32),
         mut landing: Landing,
-        registered: Option<(Region, usize)>,
         writes: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<()> {
         let exposed = match writes {
-            true => self.expose(&landing.into, registered.as_ref()).unwrap_or_else(|error| {
+            true => self.expose(&landing.into).unwrap_or_else(|error| {
                 let len = landing.kind.bytes();
                 unisono_transport::log::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
                 None
@@ -349,29 +299,28 @@ impl Core<'_> {
     }
 
     /// Handles a part of a large message.
-    fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<(), Stop> {
-        let Some(landing) = self.comm.messages.landings.get(key) else {
-            return Err(self.violation(key.0, "a part of a message that has no clear to send".to_owned()));
+    fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<()> {
+        let Some(landing) = self.comm.messages.landings.all.get(&key) else {
+            return Err(self.violation(key.0, "a part of a message that has no clear to send"));
         };
         let (size, at) = (landing.kind.dtype.size(), landing.arrived);
         let left = landing.kind.count - at;
         let Some(len) = usize::try_from(len).ok().filter(|len| (1..=left).contains(len)) else {
-            return Err(
-                self.violation(key.0, format!("a part of {len} elements at {at} of {}", landing.kind.count))
-            );
+            let what = format!("a part of {len} elements at {at} of {}", landing.kind.count);
+            return Err(self.violation(key.0, what));
         };
-        let into = Bytes::new(&landing.into, at * size, len * size);
+        let into = landing.into.bytes(at * size, len * size);
         self.copy(self.landed(flow, slot, len * size)?, into)?;
         let arrived = at + len;
         let whole = arrived == landing.kind.count;
-        if let Some(landing) = self.comm.messages.landings.get_mut(key) {
+        if let Some(landing) = self.comm.messages.landings.all.get_mut(&key) {
             landing.arrived = arrived;
         }
         if whole { self.arrived(key) } else { Ok(()) }
     }
 
     /// Handles the pieces of messages that were written straight into their memory. True if there were any.
-    pub(crate) fn writes_arrived(&mut self) -> Result<bool, Stop> {
+    pub(crate) fn writes_arrived(&mut self) -> Result<bool> {
         let flows = std::mem::take(&mut self.comm.messages.written);
         let any = !flows.is_empty();
         for flow in flows {
@@ -381,11 +330,10 @@ impl Core<'_> {
                 let from = written.from;
                 let clear_to_send = self.comm.messages.clear_to_send.entry(from).or_default();
                 let Some(&number) = clear_to_send.front() else {
-                    let what = "a message written where nobody was allowed to write".to_owned();
-                    return Err(self.port.forged(what));
+                    return Err(self.port.forged("a message written where nobody was allowed to write"));
                 };
-                let Some(landing) = self.comm.messages.landings.get_mut((from, number)) else {
-                    return Err(self.stop("a message that was cleared to send is unknown".to_owned()));
+                let Some(landing) = self.comm.messages.landings.all.get_mut(&(from, number)) else {
+                    return Err(self.stop("a message that was cleared to send is unknown"));
                 };
                 landing.arrived += 1;
                 // With the credit for this piece the sender may write this many more.
@@ -405,7 +353,7 @@ impl Core<'_> {
     }
 
     /// A large message has arrived completely.
-    fn arrived(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
+    fn arrived(&mut self, key: (Rank, u32)) -> Result<()> {
         let Some(landing) = self.comm.messages.landings.remove(key) else { return Ok(()) };
         let Landing { kind, receiving, into, fresh, unexpected, exposed, kept, .. } = landing;
         drop((into, exposed));
@@ -426,7 +374,7 @@ impl Core<'_> {
             (None, Some(fresh)) => {
                 let found = kept.and_then(|kept| self.comm.messages.matching.kept(kept));
                 if let Some((_, early)) = found {
-                    *early = Early::Whole { kind, number: key.1, bytes: fresh };
+                    early.state = EarlyState::Whole(fresh);
                 }
                 Ok(())
             }
@@ -435,27 +383,19 @@ impl Core<'_> {
     }
 
     /// A clear to send has arrived: the receiver of a large message is ready for it.
-    fn clear_to_send_arrived(
-        &mut self,
-        from: Rank,
-        number: u32,
-        clear: &MessageClearToSend,
-    ) -> Result<(), Stop> {
+    fn clear_to_send_arrived(&mut self, from: Rank, number: u32, clear: &MessageClearToSend) -> Result<()> {
         let messages = &mut self.comm.messages;
         let id = messages.requests.remove(&(from, number));
         let Some((id, sending)) = id.and_then(|id| Some((id, messages.sendings.get_mut(&id)?))) else {
-            return Err(
-                self.violation(from, format!("a clear to send for message {number}, which had no request"))
-            );
+            let what = format!("a clear to send for message {number}, which had no request");
+            return Err(self.violation(from, what));
         };
         let len = sending.outbound.kind.bytes() as u64;
         let MessageClearToSend { base, key, writable, piece, mappable, .. } = *clear;
         if writable == 1 {
             if piece > PIECE {
-                return Err(self.violation(
-                    from,
-                    format!("a clear to send for message {number} in pieces of 2^{piece} bytes"),
-                ));
+                let what = format!("a clear to send for message {number} in pieces of 2^{piece} bytes");
+                return Err(self.violation(from, what));
             }
             let region = RemoteRegion { base, key, len, mappable: mappable == 1 };
             sending.stage = SendStage::Writing(region, 1 << piece);
@@ -465,16 +405,5 @@ impl Core<'_> {
             messages.answers.entry(from).or_default().push_back(PriorityEntry::Parts(id));
         }
         Ok(())
-    }
-}
-
-fn envelope(from: Rank, tag: u64, kind: Kind) -> Envelope {
-    Envelope { from, tag, space: kind.form.space() }
-}
-
-impl Messages {
-    /// A receive has ended: its sender, and new memory with the message.
-    fn received(&mut self, completion: Completion, from: Rank, fresh: Option<Fresh>) {
-        self.ended.push_back((completion, Some(ReceivedMessage { from, message: fresh })));
     }
 }

@@ -1,16 +1,20 @@
 //! Sends messages and clears to send: through slots, and large messages straight into the receiver's memory.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
 
 use unisono_schedule::Rank;
-use unisono_transport::{Region, RemoteRegion, Target};
+use unisono_transport::{RemoteRegion, Target};
 
-use super::messages::{Messages, PriorityEntry, SendStage, Sending};
 use crate::{
+    call::Signature,
     comm::{Core, Origin, ReadyPut, Whose},
-    memory::{self, Bytes},
-    stop::Stop,
-    wire::{HEADER, Message, MessageClearToSend, OperationInfo, Part, WindowClass},
+    memory::{self, Bytes, Stretch},
+    messages::{Messages, PriorityEntry, SendStage, Sending},
+    stop::Result,
+    wire::{HEADER, Message, MessageClearToSend, Part, WindowClass},
 };
 
 /// A put through a slot.
@@ -18,10 +22,8 @@ struct SlotPut<'p> {
     message: Message,
     /// The number of the message among those between the two ranks.
     number: u32,
-    /// The place of its elements: region, offset and length in bytes.
-    source: Option<(&'p Region, usize, usize)>,
-    /// True if the source is registered.
-    registered: bool,
+    /// The bytes of this memory that it carries.
+    source: Option<(&'p Stretch, Range<usize>)>,
     /// The send that cannot end before this put has left; `None` for a request to send and a clear to send.
     id: Option<u64>,
 }
@@ -37,24 +39,13 @@ enum Sent {
 }
 
 impl Core<'_> {
-    /// Sends the entries that wait for slots, as far as possible. True if anything was sent.
-    pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
-        let answered = self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
-        Ok(self.send_queues(|messages| &mut messages.queues, Self::send_message)? || answered)
-    }
-
-    /// Writes large messages straight into their receivers' memory, as far as possible. True if anything was written.
-    pub(crate) fn write_messages(&mut self) -> Result<bool, Stop> {
-        self.send_queues(|messages| &mut messages.writes, Self::write_message)
-    }
-
     /// Sends the entries of each rank's queue in order, as far as possible. True if anything was sent. `send` tells whether it has sent
     /// an entry completely, and whether it has sent anything of it.
-    fn send_queues<T: Copy>(
+    pub(super) fn send_queues<T: Copy>(
         &mut self,
         queues: impl Fn(&mut Messages) -> &mut BTreeMap<Rank, VecDeque<T>>,
-        send: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool), Stop>,
-    ) -> Result<bool, Stop> {
+        send: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool)>,
+    ) -> Result<bool> {
         let mut moved = false;
         let mut taken = std::mem::take(queues(&mut self.comm.messages));
         for (&to, queue) in &mut taken {
@@ -72,14 +63,14 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<(bool, bool), Stop> {
+    pub(super) fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<(bool, bool)> {
         match answer {
             PriorityEntry::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
                 let (writable, mappable) = (place.is_some().into(), mappable.into());
                 let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
                 let message = Message::ClearToSend(clear);
-                let put = SlotPut { message, number, source: None, registered: false, id: None };
+                let put = SlotPut { message, number, source: None, id: None };
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
                 Ok((sent, sent))
             }
@@ -87,7 +78,7 @@ impl Core<'_> {
         }
     }
 
-    fn send_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+    pub(super) fn send_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
         if self.comm.messages.answers.contains_key(&to) {
             return Ok((false, false));
         }
@@ -95,9 +86,9 @@ impl Core<'_> {
         let outbound = &sending.outbound;
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.comm.settings.eager_bytes;
-        let (source, at, registered) = outbound.place();
+        let source = outbound.source.clone();
         // True if this rank can write the elements from where they lie.
-        let writes = registered || !self.port.limits.local_registration;
+        let writes = source.registered || !self.port.limits.local_registration;
         let info = sending.info(writes && !whole);
         let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
         let number = sending.number;
@@ -105,15 +96,9 @@ impl Core<'_> {
             // The clear to send arrives through this window.
             self.listen(to, WindowClass::Message)?;
         }
-        let source = whole.then_some((&source, at, kind.bytes()));
-        let put = SlotPut { message, number, source, registered, id: whole.then_some(id) };
-        let sent = self.send_to_slot(to, &put)?;
-        let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok((true, true)) };
-        match sent {
-            Sent::No => return Ok((false, false)),
-            Sent::Gone => {}
-            Sent::UnderWay => sending.under_way += 1,
-        }
+        let source = whole.then_some((&source, 0..kind.bytes()));
+        let put = SlotPut { message, number, source, id: whole.then_some(id) };
+        let Some(sending) = self.send_some(to, id, &put)? else { return Ok((false, false)) };
         sending.stage = if whole { SendStage::Gone } else { SendStage::Requested };
         if !whole {
             self.comm.messages.requests.insert((to, number), id);
@@ -122,25 +107,19 @@ impl Core<'_> {
         Ok((true, true))
     }
 
-    fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+    fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
         let mut any = false;
         loop {
             let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
             let (kind, gone) = (sending.outbound.kind, sending.gone);
             let size = kind.dtype.size();
             let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
-            let (source, at, registered) = sending.outbound.place();
+            let source = sending.outbound.source.clone();
             let message = Message::Part(Part { len: len as u64, unused: [0; 2] });
             let number = sending.number;
-            let source = Some((&source, at + gone * size, len * size));
-            let put = SlotPut { message, number, source, registered, id: Some(id) };
-            let sent = self.send_to_slot(to, &put)?;
-            let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok((true, any)) };
-            match sent {
-                Sent::No => return Ok((false, any)),
-                Sent::Gone => {}
-                Sent::UnderWay => sending.under_way += 1,
-            }
+            let source = Some((&source, gone * size..(gone + len) * size));
+            let put = SlotPut { message, number, source, id: Some(id) };
+            let Some(sending) = self.send_some(to, id, &put)? else { return Ok((false, any)) };
             any = true;
             sending.gone += len;
             if sending.gone == kind.count {
@@ -151,33 +130,45 @@ impl Core<'_> {
         }
     }
 
+    /// Puts something of a send into the next slot of a rank. Returns the send; `None` if there is no room.
+    fn send_some(&mut self, to: Rank, id: u64, put: &SlotPut<'_>) -> Result<Option<&mut Sending>> {
+        let sent = self.send_to_slot(to, put)?;
+        let sending = self.comm.messages.sendings.get_mut(&id).filter(|_| !matches!(sent, Sent::No));
+        let Some(sending) = sending else { return Ok(None) };
+        sending.under_way += usize::from(matches!(sent, Sent::UnderWay));
+        Ok(Some(sending))
+    }
+
     /// Puts a message into the next slot of a rank.
-    fn send_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
+    fn send_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent> {
         let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else {
-            self.probe_mismatch(to, WindowClass::Message, &OperationInfo::default())?;
+            self.probe_mismatch(to, WindowClass::Message, &Signature::default())?;
             return Ok(Sent::No);
         };
         let Some(record) = self.record(&self.comm.flows.senders[sender].flow) else { return Ok(Sent::No) };
-        let bytes = put.source.map_or(0, |(.., bytes)| bytes);
+        let bytes = put.source.as_ref().map_or(0, |(_, range)| range.len());
         let injected = HEADER + bytes <= self.port.limits.max_inject;
-        let origin = match put.source {
-            Some((region, offset, bytes)) if bytes > 0 => {
-                let anywhere = put.registered || injected || !self.port.limits.local_registration;
+        let nowhere = || Origin::new(self.comm.mailbox.sources.clone(), 0);
+        let origin = match &put.source {
+            None => nowhere(),
+            Some(_) if bytes == 0 => nowhere(),
+            Some((source, range)) => {
+                let anywhere = source.registered || injected || !self.port.limits.local_registration;
                 if anywhere && !self.port.joins(bytes) {
-                    Origin { region: region.clone(), offset, hold: None, staging: None }
+                    Origin::new(source.region.clone(), source.offset + range.start)
                 } else {
                     let Some(staged) = self.port.posts.stage(&mut *self.port.transport)? else {
                         return Ok(Sent::No);
                     };
                     let slot = staged.slot;
-                    let Some((staging, at)) = self.port.posts.staged(slot) else { return Ok(Sent::No) };
-                    let copied = Bytes::new(region, offset, bytes)
-                        .and_then(|source| memory::copy(source, Bytes::new(&staging, at, bytes)?));
+                    let Some((region, offset)) = self.port.posts.staged(slot) else { return Ok(Sent::No) };
+                    let copied = source
+                        .bytes(range.start, bytes)
+                        .and_then(|source| memory::copy(source, Bytes::new(&region, offset, bytes)?));
                     copied.map_err(|error| self.stop(format!("a message to staging: {error}")))?;
-                    Origin { region: staging, offset: at, hold: None, staging: Some(slot) }
+                    Origin { staging: Some(slot), ..Origin::new(region, offset) }
                 }
             }
-            _ => Origin { region: self.comm.mailbox.sources.clone(), offset: 0, hold: None, staging: None },
         };
         let staging = origin.staging;
         let opposite = self.comm.flows.receiver(to, WindowClass::Message, 0);
@@ -191,13 +182,13 @@ impl Core<'_> {
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+    pub(super) fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
         let mut any = false;
         loop {
             let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
             let SendStage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
-            let (source, base, _) = sending.outbound.place();
+            let Stretch { region: source, offset, .. } = sending.outbound.source.clone();
             let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else {
                 return Ok((false, any));
             };
@@ -205,7 +196,7 @@ impl Core<'_> {
                 return Ok((false, any));
             };
             let bytes = piece.min(len - gone);
-            let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
+            let origin = Origin::new(source, offset + gone);
             let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
             if !self.put_direct(ready, Target { region, offset: gone as u64 })? {
                 return Ok((false, any));
@@ -221,29 +212,6 @@ impl Core<'_> {
                     return Ok((true, any));
                 }
             }
-        }
-    }
-}
-
-impl Messages {
-    /// A put has ended; `id` is the send that could not end before.
-    pub(crate) fn put_left(&mut self, id: Option<u64>) {
-        self.under_way = self.under_way.saturating_sub(1);
-        if let Some(id) = id {
-            if let Some(sending) = self.sendings.get_mut(&id) {
-                sending.under_way = sending.under_way.saturating_sub(1);
-            }
-            self.left(id);
-        }
-    }
-
-    /// Ends a send, if all its puts have ended.
-    fn left(&mut self, id: u64) {
-        let over = |sending: &Sending| matches!(sending.stage, SendStage::Gone) && sending.under_way == 0;
-        if self.sendings.get(&id).is_some_and(over)
-            && let Some(sending) = self.sendings.remove(&id)
-        {
-            self.ended.push_back((sending.completion, None));
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use unisono_core::dtype::{Alias, Dtype};
 use unisono_schedule::Rank;
-use unisono_transport::Region;
 
-use crate::call::{Form, Kind};
+use crate::{
+    call::{Form, Kind},
+    memory::Stretch,
+};
 
 /// A send.
 pub struct Outbound {
@@ -15,19 +17,7 @@ pub struct Outbound {
     /// What it carries.
     pub kind: Kind,
     /// Its elements.
-    pub source: Region,
-    /// The registered buffer that the source lies in, if any, and the offset there.
-    pub registered: Option<(Region, usize)>,
-}
-
-impl Outbound {
-    /// The region and offset of its elements, and whether that region is registered.
-    pub(crate) fn place(&self) -> (Region, usize, bool) {
-        match &self.registered {
-            Some((region, at)) => (region.clone(), *at, true),
-            None => (self.source.clone(), 0, false),
-        }
-    }
+    pub source: Stretch,
 }
 
 /// A receive.
@@ -51,11 +41,9 @@ pub enum Place {
     /// Memory of the caller, for a message of exactly `count` elements.
     There {
         /// The caller's memory.
-        output: Region,
+        output: Stretch,
         /// The elements of the message.
         count: usize,
-        /// The registered buffer that contains it, if any, and the offset there.
-        registered: Option<(Region, usize)>,
     },
     /// New memory, for a message of up to `most` bytes.
     Fresh {
@@ -75,7 +63,7 @@ impl Place {
     /// The most bytes that a message may bring here.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::There { output, .. } => output.len(),
+            Self::There { output, .. } => output.len,
             Self::Fresh { most } => *most,
             Self::New { dtype, count } => dtype.size().saturating_mul(*count),
         }

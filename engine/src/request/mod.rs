@@ -4,20 +4,16 @@ mod message;
 mod operation;
 
 use unisono_core::dtype::Alias;
-use unisono_schedule::CallSchedule;
 
 pub use self::{
     message::{Inbound, Outbound, Place},
     operation::{CallPlan, Operation, OperationGroup, OutputAccess, Pairs, ShownPlan},
 };
 
-/// A collective that is ready to begin. It is moved as rarely as possible: in a small call each move takes a hundredth of the time.
-pub type Planned = (Operation, CallSchedule);
-
 /// A request to the engine.
 pub enum What {
-    /// A collective, and its schedule.
-    Collective(Box<Operation>, CallSchedule),
+    /// A collective.
+    Collective(Box<Operation>),
     /// A send.
     Send(Outbound),
     /// A receive.
@@ -30,8 +26,8 @@ impl What {
     /// The bytes that it may move, as far as this rank knows.
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Collective(operation, _) => operation.input.len().max(operation.output.len()),
-            Self::Send(outbound) => outbound.source.len(),
+            Self::Collective(operation) => operation.input.len().max(operation.output.len()),
+            Self::Send(outbound) => outbound.source.len,
             Self::Receive(inbound) => inbound.place.bytes(),
             Self::Several(all) => all.iter().map(Self::bytes).fold(0, usize::saturating_add),
         }

@@ -3,21 +3,20 @@
 use std::{sync::Arc, time::Instant};
 
 use unisono_core::{
-    dtype::Alias,
     error::Failure,
     position::CallRecord,
     reduce::{Kernel, ReduceOp},
 };
-use unisono_schedule::{Collective, Job, Place, Rank, Span, algorithm::Plan};
+use unisono_schedule::{CallSchedule, Collective, Job, Rank, algorithm::Plan};
 
 use crate::{
     call::{Signature, narrow},
-    memory::{Borrowed, Operand, Overlap, Pieces},
-    stop::{Halt, Stop, halt},
-    wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
+    memory::{Borrowed, Operand, Overlap},
+    stop::{Halt, StalledOperation, Stop},
+    wire::{CollectiveHeader, FlowHeader, low},
 };
 
-/// One operation.
+/// One operation. It is moved as rarely as possible before it begins: in a small call each move takes a hundredth of the time.
 pub struct Operation {
     /// Its number in the group, from 0; it gets the number when it begins.
     pub number: u64,
@@ -25,6 +24,8 @@ pub struct Operation {
     pub group: OperationGroup,
     /// How it is run.
     pub plan: CallPlan,
+    /// Its steps on this rank.
+    pub schedule: CallSchedule,
     /// What it reads.
     pub input: Operand,
     /// What it writes.
@@ -138,43 +139,12 @@ pub struct Pairs {
     pub gets: Vec<usize>,
 }
 
-impl From<&OperationInfo> for Signature {
-    fn from(info: &OperationInfo) -> Self {
-        let OperationInfo { codes, root, contents, count, chunk, lanes, alias, .. } = *info;
-        Self { codes, root, contents, count, chunk, lanes, alias: Alias::from_code(alias) }
-    }
-}
-
 impl Operation {
-    /// An operation of this group with this plan, which reads and writes these operands and has no number yet.
-    #[inline]
-    pub fn new(
-        plan: CallPlan,
-        group: OperationGroup,
-        access: OutputAccess,
-        (input, output): (Operand, Operand),
-    ) -> Self {
-        Self { number: 0, group, plan, input, output, access, pairs: None }
-    }
-
-    /// The pieces that a span lies in; `None` if the span is contiguous.
-    pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
-        let pieces = match span.place {
-            Place::Input => &self.input.pieces,
-            Place::Output => &self.output.pieces,
-            Place::Scratch | Place::Landed(_) => return None,
-        };
-        pieces.as_ref().filter(|_| span.len > 0)
-    }
-
-    /// Its number, and the name and the id of its group, for errors.
-    pub(crate) fn which(&self) -> (Option<u64>, Option<Arc<str>>, u64) {
-        (Some(self.number), self.group.name.clone(), self.group.id)
-    }
-
     /// Why the engine stops at it. It was submitted at `since`.
     pub(crate) fn halt(&self, stop: Stop, since: Instant) -> Halt {
-        halt(stop, self.which(), self.plan.signature, since)
+        let OperationGroup { name: group, id, .. } = self.group.clone();
+        let stalled = StalledOperation::new(self.plan.signature, since);
+        Halt::at(stop, StalledOperation { number: Some(self.number), group, id, ..stalled })
     }
 
     /// Its number as headers carry it: the low 32 bits.
@@ -183,13 +153,10 @@ impl Operation {
     }
 
     /// The operation as it is compared with that of rank `to` of the group.
-    pub(crate) fn info(&self, to: Rank) -> OperationInfo {
-        let Signature { codes, root, contents, mut count, chunk, lanes, alias } = self.plan.signature;
-        if let Some(pairs) = &self.pairs {
-            count = pairs.sends.get(to).map_or(0, |&len| len as u64);
-        }
-        let alias = alias.code();
-        OperationInfo { number: self.op(), lanes, alias, codes, root, count, contents, chunk }
+    pub(crate) fn info(&self, to: Rank) -> Signature {
+        let sent = self.pairs.as_ref().map(|pairs| pairs.sends.get(to).map_or(0, |&len| len as u64));
+        let count = sent.unwrap_or(self.plan.signature.count);
+        Signature { number: self.op(), count, ..self.plan.signature }
     }
 
     /// The header of a message of `len` elements to rank `to` of the group.
@@ -206,9 +173,9 @@ impl Operation {
         &self,
         me: Rank,
         (from, world): (Rank, Rank),
-        info: &OperationInfo,
+        info: &Signature,
     ) -> Result<(), Failure> {
-        let mut theirs = Signature::from(info);
+        let mut theirs = info.unnumbered();
         let number = self.op();
         if info.number != number {
             // The full number is the one nearest to ours.

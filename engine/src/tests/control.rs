@@ -21,7 +21,7 @@ fn fine<T>(result: Result<T, Halt>) -> T {
 
 /// One round of a rank.
 fn go_on(engine: &mut Engine) {
-    fine(engine.round(&Nobody));
+    fine(engine.driven_by(&Nobody).round());
     fine(engine.check_stalled());
     engine.send_control().unwrap();
 }
@@ -82,15 +82,15 @@ fn a_probe_waits_until_the_one_before_was_read() {
                 Job { chunk: 16, direct, long: direct, ..Job::new(Collective::Broadcast, rank, 2, count) };
             let (task, outcome) =
                 task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &borrowed[rank][round]);
-            fine(engine.take(WORLD, task, &Nobody));
+            fine(engine.driven_by(&Nobody).take(WORLD, task));
             outcome
         };
         // The description of the window is in flight when the root wants to put, so the root sends a probe. It continues when the
         // description has arrived. The other rank does not poll.
         let received = begin(&mut other, 1, 0);
-        fine(other.round(&Nobody));
+        fine(other.driven_by(&Nobody).round());
         let sent = begin(&mut root, 0, 0);
-        fine(root.round(&Nobody));
+        fine(root.driven_by(&Nobody).round());
         assert!(!landed(&mut root), "a probe is on its way");
         until(&mut [&mut root], |_| sent.ended());
         // The root enters a later operation, of which it would send a probe too.

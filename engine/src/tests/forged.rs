@@ -4,8 +4,7 @@ use bytemuck::Zeroable;
 
 use super::{
     wire::{
-        ClearToSend, Close, ControlKind, HEADER, Immediate, MAX_RANKS, MailboxEntry, OperationInfo, Way,
-        WindowClass, low,
+        ClearToSend, Close, ControlKind, HEADER, Immediate, MAX_RANKS, MailboxEntry, Way, WindowClass, low,
     },
     *,
 };
@@ -64,7 +63,7 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
             |rank, engine| {
                 let net = &mut engine.net;
                 let mailbox = net.core(WORLD).unwrap().comm.mailbox.entries.clone();
-                let info = OperationInfo { number: 1000, ..OperationInfo::default() };
+                let info = Signature { number: 1000, ..Signature::default() };
                 access::store(&mailbox, about.part().start, &info).unwrap();
                 let bits =
                     Immediate::ControlMessage { comm_id: 0, from: rank, about }.encode() ^ net.port.mask;
@@ -136,8 +135,8 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
             let comm = net.core(WORLD).unwrap().comm;
             let (mailbox, first) = (comm.mailbox.entries.clone(), comm.flows.sender(from, class, 0).unwrap());
             let ends = &comm.flows.senders[first..first + SMALL.lanes];
-            let sent = ends[0].flow.sent();
-            let arrived: u64 = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
+            let sent = ends[0].flow.sent;
+            let arrived: u64 = ends.iter().map(|end| end.flow.sent + end.writes.sent).sum();
             let credits = ends.iter().map(|end| end.credits).sum();
             let mut tells = |about: ControlKind| {
                 let bits = Immediate::ControlMessage { comm_id: 0, from, about }.encode() ^ mask;
@@ -153,7 +152,7 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
             access::store(&mailbox, entry + ControlKind::ClearToSend.part().start, &late).unwrap();
             tells(ControlKind::ClearToSend).unwrap();
             let end = &net.core(WORLD).unwrap().comm.flows.senders[first];
-            assert!(sent > 0 && end.flow.sent() == sent && end.flow.pending() == 0, "{end:?}");
+            assert!(sent > 0 && end.flow.sent == sent && end.flow.pending() == 0, "{end:?}");
         },
     );
 }

@@ -23,7 +23,7 @@ fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
 
 /// The handshakes that an engine waits for after none has arrived for a while.
 fn awaited(engine: &mut Engine) -> Vec<PendingHandshake> {
-    match engine.finish_handshakes(&Nobody, Duration::from_millis(20), soon()) {
+    match engine.driven_by(&Nobody).finish_handshakes(Duration::from_millis(20), soon()) {
         Ok(()) => Vec::new(),
         Err(Stop::Deadline) => engine.pending_handshakes().collect(),
         Err(stop) => panic!("{stop:?}"),
@@ -34,7 +34,7 @@ fn awaited(engine: &mut Engine) -> Vec<PendingHandshake> {
 fn serve(engine: &mut Engine) {
     let rounds = Cell::new(0);
     let over = || rounds.replace(rounds.get() + 1) > 20;
-    engine.progress_until(&over, &Nobody).unwrap();
+    engine.driven_by(&Nobody).progress_until(&over).unwrap();
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_is_missing_of_a_greeting_is_told() {
         // A second handshake is an error.
         second.begin_handshakes(&[0], &[]).unwrap();
         serve(&mut second);
-        let more = first.progress_until(&|| false, &Nobody);
+        let more = first.driven_by(&Nobody).progress_until(&|| false);
         assert!(
             matches!(&more, Err(Stop::Failure(it)) if it.to_string().contains("a handshake of rank 1 that was not due")),
             "{more:?}"

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::p2p::LOOKS;
+use crate::messages::LOOKS;
 
 /// Stops the driver when it is about to sleep.
 #[derive(Default)]
@@ -28,12 +28,15 @@ impl Engine {
     /// Drives until there is nothing to do but to sleep.
     fn rest(&mut self) {
         let sleepless = Sleepless::default();
-        self.drive((&|| sleepless.0.get(), None), &sleepless).map_err(|halt| halt.stop).unwrap();
+        self.driven_by(&sleepless).drive(&|| sleepless.0.get(), None).map_err(|halt| halt.stop).unwrap();
     }
 
     fn begin_message(&mut self, what: What) -> Arc<Outcome> {
         let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
-        self.take(WORLD, WorkRequest { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        self.driven_by(&Nobody)
+            .take(WORLD, WorkRequest { what, completion })
+            .map_err(|halt| halt.stop)
+            .unwrap();
         outcome
     }
 
@@ -47,7 +50,7 @@ impl Engine {
         };
         while !over() {
             assert!(Instant::now() < until, "{} of {} have ended", left.get(), all.len());
-            self.drive((&over, None), &Nobody).map_err(|halt| halt.stop).unwrap();
+            self.driven_by(&Nobody).drive(&over, None).map_err(|halt| halt.stop).unwrap();
         }
     }
 }
@@ -71,11 +74,11 @@ fn looks(many: usize, bytes: usize, first: bool) -> f64 {
             let (form, dtype, tag) = (Form::Plain, Dtype::U8, number as u64);
             outcomes.push(engine.begin_message(if sends {
                 let (source, kind) =
-                    (borrowed.input.region.clone(), Kind { form, dtype, alias: Alias::NONE, count: bytes });
-                What::Send(Outbound { to: 1, tag, kind, source, registered: None })
+                    (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: bytes });
+                What::Send(Outbound { to: 1, tag, kind, source })
             } else {
-                let output = borrowed.output.region.clone();
-                let place = Place::There { output, count: bytes, registered: None };
+                let output = borrowed.output.memory.clone();
+                let place = Place::There { output, count: bytes };
                 What::Receive(Inbound { from: Some(0), tag, form, dtype, alias: Alias::NONE, place })
             }));
             engine.rest();

@@ -96,7 +96,7 @@ impl Player {
             Borrowed::apart(input.clone().leak(), vec![-1_i64; outputs].leak())
         };
         let (mut task, outcome) = task::<i64>(call, &borrowed);
-        let What::Collective(operation, schedule) = &mut task.what else { panic!("another task") };
+        let What::Collective(operation) = &mut task.what else { panic!("another task") };
         if fixed {
             operation.access = OutputAccess::Nobody;
         }
@@ -105,9 +105,11 @@ impl Player {
             Way::Inside(algorithm, _) => {
                 // However few elements there are.
                 let inside = CallSchedule::inside(plan(algorithm), &job, 1 << 20, true);
-                *schedule = inside.unwrap_or_else(|| CallSchedule::Made(plan(algorithm).make(&job)));
+                operation.schedule = inside.unwrap_or_else(|| CallSchedule::Made(plan(algorithm).make(&job)));
             }
-            Way::OneShot => *schedule = CallSchedule::Recorded(Recorded::shown(plan("direct"), &job)),
+            Way::OneShot => {
+                operation.schedule = CallSchedule::Recorded(Recorded::shown(plan("direct"), &job));
+            }
             Way::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
                 let job = Job { shown: Some(Showing::InPlace), ..job };
@@ -118,17 +120,17 @@ impl Player {
                     operation.input = self.registered(inputs);
                     operation.output = if one { operation.input.clone() } else { self.registered(outputs) };
                     for (at, number) in input.iter().enumerate() {
-                        access::store(&operation.input.region, at * 8, number).unwrap();
+                        access::store(&operation.input.memory.region, at * 8, number).unwrap();
                     }
                 }
             }
         }
-        let output = operation.output.region.clone();
+        let output = operation.output.memory.region.clone();
         // Every other operation of a rank is called: a small one then takes its recorded steps as far as it gets.
         let outcome = match (task.what, (self.begun + self.rank) % 2) {
-            (What::Collective(operation, schedule), 1) => {
-                let planned = (*operation, schedule);
-                let called = self.engine.call(WORLD, planned, LIMIT, &mut || None, &Nobody);
+            (What::Collective(operation), 1) => {
+                let completion = &mut || Completion::new(LIMIT, CompletionAction::Return(None));
+                let called = self.engine.driven_by(&Nobody).call(WORLD, *operation, completion);
                 match called.map_err(|halt| halt.stop).unwrap() {
                     Called::Ended(_) => None,
                     Called::UnderWay(outcome) => Some(outcome),
@@ -136,7 +138,7 @@ impl Player {
             }
             (what, _) => {
                 let task = WorkRequest { what, ..task };
-                self.engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
+                self.engine.driven_by(&Nobody).take(WORLD, task).map_err(|halt| halt.stop).unwrap();
                 Some(outcome)
             }
         };
@@ -152,7 +154,7 @@ impl Player {
             None => self.engine.transport().allocate((count * 8).max(1)).unwrap(),
         };
         self.spent.push(region.clone());
-        Operand { registered: Some((region.clone(), 0)), ..region.into() }
+        Operand::registered(region)
     }
 
     /// Begins the next operation, or does a round. Checks what has ended. True if anything changed.
@@ -163,7 +165,7 @@ impl Player {
             return true;
         };
         if let Some(outcome) = outcome {
-            let moved = self.engine.round(&Nobody).map_err(|halt| halt.stop).unwrap();
+            let moved = self.engine.driven_by(&Nobody).round().map_err(|halt| halt.stop).unwrap();
             if !outcome.ended() {
                 return moved;
             }
@@ -241,7 +243,7 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
         assert!(stops || player.has_ended(&program), "seed {seed}: rank {} has not ended", player.rank);
         let comm = player.engine.net.core(WORLD).unwrap().comm;
         let messages = matches!(memory, Memory::Plain | Memory::Unmapped);
-        assert!(messages || comm.flows.listens().count() == 0, "a window for messages was opened");
+        assert!(messages || comm.flows.open_windows().next().is_none(), "a window for messages was opened");
     }
     if stops && !players[stopped].has_ended(&program) {
         assert_waits(&players, stopped, ranks, seed);
@@ -315,7 +317,7 @@ fn what_was_borrowed_to_be_read_is_not_written() {
         let output = players[1].current.as_ref().unwrap().0.clone();
         let stop = (0..100).find_map(|_| {
             players[0].step(&[call], 2);
-            players[1].engine.round(&Nobody).err()
+            players[1].engine.driven_by(&Nobody).round().err()
         });
         let stop = format!("{:?}", stop.map(|halt| halt.stop));
         assert!(stop.contains("only read"), "{way:?}: {stop}");

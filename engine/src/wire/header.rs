@@ -3,6 +3,8 @@
 use bytemuck::{Pod, Zeroable, cast};
 use unisono_schedule::windows;
 
+use crate::call::Signature;
+
 /// The part of every header that belongs to the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -21,28 +23,6 @@ impl FlowHeader {
     }
 }
 
-/// An operation as ranks compare it: its number, and the parts of a [`Signature`](crate::call::Signature).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct OperationInfo {
-    /// The number in the communicator; the low 32 bits.
-    pub number: u32,
-    /// The number of lanes of the operation.
-    pub lanes: u16,
-    /// The code of the caller's name for the type of its elements; 0 if that is the dtype.
-    pub alias: u16,
-    /// Codes of collective, dtype, reduction and algorithm.
-    pub codes: [u8; 4],
-    /// The root; 0 if there is none.
-    pub root: u32,
-    /// The number of elements.
-    pub count: u64,
-    /// A hash of the types and shapes in calls of many tensors; otherwise 0.
-    pub contents: u32,
-    /// The most elements of a message.
-    pub chunk: u32,
-}
-
 /// The header of a collective's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -50,7 +30,7 @@ pub(crate) struct CollectiveHeader {
     pub flow: FlowHeader,
     /// The number of elements that follow.
     pub len: u32,
-    pub operation: OperationInfo,
+    pub operation: Signature,
 }
 
 /// The header of a message from point to point.
@@ -67,7 +47,7 @@ pub(crate) struct MessageHeader {
 }
 
 /// The description of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageInfo {
     /// The low 32 bits of the tag.

@@ -51,25 +51,19 @@ pub(crate) enum ControlKind {
 }
 
 impl ControlKind {
-    /// All kinds in the order of their codes.
-    pub(super) const ALL: [Self; 16] = [
-        Self::Window(WindowClass::Eager),
-        Self::Window(WindowClass::Bulk),
-        Self::Window(WindowClass::Message),
-        Self::MismatchProbe(WindowClass::Eager),
-        Self::MismatchProbe(WindowClass::Bulk),
-        Self::MismatchProbe(WindowClass::Message),
-        Self::Handshake,
-        Self::ClearToSend,
-        Self::End,
-        Self::Close(WindowClass::Eager),
-        Self::Close(WindowClass::Bulk),
-        Self::Close(WindowClass::Message),
-        Self::Answer(WindowClass::Eager),
-        Self::Answer(WindowClass::Bulk),
-        Self::Answer(WindowClass::Message),
-        Self::Read,
-    ];
+    /// The kind of a code: kinds of the same sort have three codes, one for each class.
+    pub(super) fn from_code(code: u32) -> Self {
+        let place = (code % 3) as usize;
+        let class = WindowClass::ALL[place];
+        match code / 3 {
+            0 => Self::Window(class),
+            1 => Self::MismatchProbe(class),
+            2 => [Self::Handshake, Self::ClearToSend, Self::End][place],
+            3 => Self::Close(class),
+            4 => Self::Answer(class),
+            _ => Self::Read,
+        }
+    }
 
     fn code(self) -> u32 {
         match self {
@@ -114,7 +108,7 @@ impl Immediate {
                     0 => (0, bits & 0x3ff_ffff),
                     _ => ((bits >> 14 & 0xfff) as CommId, bits & 0x3fff),
                 };
-                let about = ControlKind::ALL[(bits >> 27 & 0xf) as usize];
+                let about = ControlKind::from_code(bits >> 27 & 0xf);
                 Self::ControlMessage { comm_id, from: from as usize, about }
             }
         }

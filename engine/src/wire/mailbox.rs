@@ -6,7 +6,8 @@ use bytemuck::{Pod, Zeroable};
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-use super::{header::OperationInfo, immediate::ControlKind};
+use super::immediate::ControlKind;
+use crate::call::Signature;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
 pub const VERSION: u32 = 24;
@@ -48,7 +49,7 @@ impl Window {
 #[repr(C)]
 pub(crate) struct ClearToSend {
     /// The operation, as this rank calls it.
-    pub operation: OperationInfo,
+    pub operation: Signature,
     /// Credit for the first lane: the number of the source's writes that this rank has awaited (the low 32 bits), ...
     pub written: u32,
     /// ... and the number of its messages that this rank has freed (the low 32 bits).
@@ -103,7 +104,7 @@ pub(crate) struct MailboxEntry {
     /// The number of operations that the rank has begun; it is written when the rank leaves the communicator.
     pub begun: u64,
     /// For each class, the operation of the first message that waits.
-    pub mismatch_probes: [OperationInfo; 3],
+    pub mismatch_probes: [Signature; 3],
     pub clear_to_send: ClearToSend,
     /// For each class, the last request to close its window, ...
     pub closes: [Close; 3],
@@ -121,7 +122,7 @@ impl ControlKind {
         match self {
             Self::Window(class) => of::<Window>(offset_of!(MailboxEntry, windows), class.index()),
             Self::MismatchProbe(class) => {
-                of::<OperationInfo>(offset_of!(MailboxEntry, mismatch_probes), class.index())
+                of::<Signature>(offset_of!(MailboxEntry, mismatch_probes), class.index())
             }
             Self::Handshake => of::<Handshake>(offset_of!(MailboxEntry, handshake), 0),
             Self::ClearToSend => of::<ClearToSend>(offset_of!(MailboxEntry, clear_to_send), 0),

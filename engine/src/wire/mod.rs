@@ -11,7 +11,7 @@ pub(crate) use self::tests::fuzz;
 pub(crate) use self::{
     header::{
         CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
-        OperationInfo, PAYLOAD, Part,
+        PAYLOAD, Part,
     },
     immediate::{ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, WindowClass, low},
     mailbox::{ClearToSend, Close, Handshake, MAX_SLOTS, MailboxEntry, Window},

@@ -15,7 +15,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let remote = entry.clear_to_send.remote();
     assert_eq!(remote.is_some(), entry.clear_to_send.start > 0);
     for operation in entry.mismatch_probes.iter().chain([&entry.clear_to_send.operation]) {
-        crate::call::fuzz(operation.into());
+        crate::call::fuzz(*operation);
     }
     let mut header = MessageHeader::zeroed();
     let len = rest.len().min(HEADER);
@@ -28,7 +28,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 #[test]
 fn immediates_survive_the_wire() {
-    let control = ControlKind::ALL.into_iter().flat_map(|about| {
+    let control = (0..16).map(ControlKind::from_code).flat_map(|about| {
         [(0, 0), (0, MAX_RANKS - 1), (4095, MAX_MEMBERS - 1), (7, 3)]
             .map(|(comm_id, from)| Immediate::ControlMessage { comm_id, from, about })
     });

@@ -163,13 +163,13 @@ impl Handle {
 
     /// A send of memory that the operation keeps.
     fn sends<B: Owned>(&self, data: &B, to: Receiver) -> Result<What> {
-        let borrowed = Borrowed::kept(read("send", data)?, &mut [0_u8; 0]);
+        let borrowed = Borrowed::apart(read("send", data)?, &mut []).kept();
         self.outbound(B::Element::DTYPE, &borrowed.input, to, Form::Plain)
     }
 
     /// A receive into memory that the operation keeps.
     pub(crate) fn receives<B: Owned>(&self, data: &mut B, from: Sender) -> Result<What> {
-        let borrowed = Borrowed::kept(&[0_u8; 0], write("recv", data)?);
+        let borrowed = Borrowed::apart(&[], write("recv", data)?).kept();
         self.inbound(B::Element::DTYPE, &borrowed.output, from)
     }
 
@@ -194,20 +194,17 @@ impl Handle {
         form: Form,
     ) -> Result<What> {
         self.partner("send", to)?;
-        let Operand { region: source, registered, .. } =
-            memory.clone().found_in(&self.shared.runtime.registry);
-        let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len() / dtype.size() };
-        Ok(What::Send(Outbound { to, tag: tag.into(), kind, source, registered }))
+        let Operand { memory: source, .. } = memory.clone().found_in(&self.shared.runtime.registry);
+        let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len / dtype.size() };
+        Ok(What::Send(Outbound { to, tag: tag.into(), kind, source }))
     }
 
     /// A receive into memory in one piece.
     pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<What> {
         let (source, tag) = (self.source("recv", from.source)?, from.tag);
-        let Operand { region: output, registered, .. } =
-            memory.clone().found_in(&self.shared.runtime.registry);
-        let count = output.len() / dtype.size();
-        let place = Place::There { output, count, registered };
-        Ok(receive(Form::Plain, dtype, source, tag, place))
+        let Operand { memory: output, .. } = memory.clone().found_in(&self.shared.runtime.registry);
+        let count = output.len / dtype.size();
+        Ok(receive(Form::Plain, dtype, source, tag, Place::There { output, count }))
     }
 
     /// A receive and a send that run concurrently.

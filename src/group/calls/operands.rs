@@ -311,7 +311,7 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
             );
         }
         let Checked { spec, .. } = Checked::apart(handle, call, (from.len(), into.len()))?;
-        let borrowed = Borrowed::kept(from, into);
+        let borrowed = Borrowed::apart(from, into).kept();
         handle.begin(I::Element::DTYPE, &spec, borrowed, (input, output))
     }
 

@@ -111,8 +111,8 @@ impl Handle {
         let len = elements.len();
         let Checked { spec, input, output } = Checked::in_place(self, call, len)?;
         let spec = CallSpec { contents, ..spec };
-        let borrowed = Borrowed::kept_within(elements, input, output.clone());
-        let borrowed = borrowed.ok_or_else(|| outside(call.name(), len))?;
+        let borrowed = Borrowed::within(elements, input, output.clone());
+        let borrowed = borrowed.ok_or_else(|| outside(call.name(), len))?.kept();
         self.begin(B::Element::DTYPE, &spec, borrowed, back(data, output))
     }
 

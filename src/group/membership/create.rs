@@ -74,8 +74,7 @@ fn levels() -> impl Iterator<Item = usize> {
 
 /// The memory of these words, which outlive the receive.
 fn place(words: &mut [u64]) -> Place {
-    let count = words.len();
-    Place::There { output: Borrowed::apart::<u64>(&[], words).output.region, count, registered: None }
+    Place::There { count: words.len(), output: Borrowed::apart::<u64>(&[], words).output.memory }
 }
 
 impl Exchange<'_> {
@@ -151,9 +150,8 @@ impl Exchange<'_> {
 
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
         let kind = Kind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
-        let source = Borrowed::apart(words, &mut []).input.region;
-        let send =
-            |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None });
+        let source = Borrowed::apart(words, &mut []).input.memory;
+        let send = |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone() });
         self.run(to.into_iter().map(send).collect()).map(drop)
     }
 

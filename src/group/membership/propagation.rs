@@ -133,19 +133,21 @@ fn broadcast(
     let (algorithm, schedule) = schedule(job).ok_or_else(unable)?;
     let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).map_err(|_| unable())?;
     // The completion owns the bytes.
-    let borrowed = Borrowed::kept_within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?;
+    let borrowed = Borrowed::within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?.kept();
     let signature = Signature::new(job, Dtype::U8, ReduceOp::Sum, algorithm.code);
     let plan = CallPlan::new(job.collective, signature, kernel, false);
     let group = OperationGroup { ranks: job.ranks, ..OperationGroup::default() };
     let access = OutputAccess::of(&plan, &borrowed);
-    let operation = Operation::new(plan, group, access, (borrowed.input, borrowed.output));
-    let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
+    let Borrowed { input, output, .. } = borrowed;
+    let schedule = CallSchedule::Made(schedule);
+    let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
+    let what = What::Collective(Box::new(operation));
     let left = verification.deadline.saturating_duration_since(Instant::now());
     let (completion, outcome) = Completion::new(left, CompletionAction::Return(Some(Box::new(bytes))));
     let monitor = verification.monitor;
-    let driven = engine
-        .take(WORLD, WorkRequest { what, completion }, monitor)
-        .and_then(|()| engine.drive((&|| outcome.ended(), None), monitor));
+    let mut driver = engine.driven_by(monitor);
+    let taken = driver.take(WORLD, WorkRequest { what, completion });
+    let driven = taken.and_then(|()| driver.drive(&|| outcome.ended(), None));
     driven.map_err(|halt| {
         verification.failed(halt.stop, halt.stalled.map_or_else(stalled, |stalled| *stalled))
     })?;

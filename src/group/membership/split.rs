@@ -261,9 +261,8 @@ impl Handle {
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // An earlier group of two ranks may have used the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
-        let introduced = self
-            .shared
-            .with_engine(|engine| engine.introduce(comm_id, (id, Arc::clone(&label)), mailboxes))?;
+        let introduced =
+            self.shared.with_engine(|engine| engine.introduce(comm_id, id, Arc::clone(&label), mailboxes))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
         let tuned = runtime.tuned.clone().of(members.len());

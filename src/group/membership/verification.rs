@@ -134,7 +134,7 @@ impl Verification<'_> {
         let begun = Instant::now();
         let mut done = engine.begin_handshakes(neighbours, remote);
         while done.is_ok() {
-            done = match engine.finish_handshakes(monitor, HANDSHAKE_TIMEOUT, deadline) {
+            done = match engine.driven_by(monitor).finish_handshakes(HANDSHAKE_TIMEOUT, deadline) {
                 Ok(()) => break,
                 Err(Stop::Deadline) if Instant::now() < deadline => {
                     diagnose(engine, rank, store, endpoints, true)
@@ -187,7 +187,7 @@ fn wait_for_all(
         });
         // If no thread can be started, this rank sends nothing meanwhile; usually no rank waits for it.
         let Ok(waiter) = waiter else { return barrier() };
-        let driven = engine.progress_until(&|| waiter.is_finished(), monitor).map_err(explain);
+        let driven = engine.driven_by(monitor).progress_until(&|| waiter.is_finished()).map_err(explain);
         // After a failure, which has been reported, the store ends every wait.
         let ended = waiter.join().unwrap_or_else(|_| {
             Err(Error::Rendezvous { store: store.name().to_owned(), problem: "its thread panicked".into() })

@@ -24,12 +24,13 @@ fn registered_memory_is_recognized() {
             assert_eq!(buffer.base(), buffer.as_mut_ptr());
             let registry = &group.handle.shared.runtime.registry;
             let inside = nowhere(buffer.base().addr() + 4096, 8192);
-            let found = inside.operand().clone().found_in(registry).registered.unwrap();
-            assert_eq!((found.0.base(), found.1), (buffer.base(), 4096));
+            let found = inside.operand().clone().found_in(registry).memory;
+            assert!(found.registered);
+            assert_eq!((found.region.base(), found.offset), (buffer.base(), 4096));
             let beyond = nowhere(buffer.base().addr() + 4096, 1 << 20);
-            assert!(beyond.operand().clone().found_in(registry).registered.is_none());
+            assert!(!beyond.operand().clone().found_in(registry).memory.registered);
             drop(buffer);
-            assert!(inside.operand().clone().found_in(registry).registered.is_none());
+            assert!(!inside.operand().clone().found_in(registry).memory.registered);
         },
     );
 }

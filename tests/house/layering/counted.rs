@@ -11,7 +11,7 @@ use super::{
 const NAMES: usize = 60;
 
 /// The number of functions with more than [`LINES`] lines.
-const LONG: usize = 6;
+const LONG: usize = 4;
 
 /// The lines that a function may have.
 const LINES: usize = 70;

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use unisono_schedule::select::shown::{COPIED_BYTES, SLOT_BYTES};
 
-use crate::wire::OperationInfo;
+use crate::call::Signature;
 
 /// Two cache lines, which processors fetch together.
 const LINES: usize = 128;
@@ -45,7 +45,7 @@ impl MappingResult {
 pub(crate) struct Front {
     /// The number of the operation among those of the communicator that share slots, from 1.
     pub number: u64,
-    pub operation: OperationInfo,
+    pub operation: Signature,
 }
 
 /// The offset of a rank's verdict in its shared slots.

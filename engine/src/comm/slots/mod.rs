@@ -18,7 +18,7 @@ mod tests;
 use unisono_schedule::Rank;
 use unisono_transport::{Peer, Region, WeakRegion};
 
-use crate::{access, call::Signature, wire::OperationInfo};
+use crate::{access, call::Signature};
 
 /// Says whether the ranks of a communicator share slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub(crate) enum Sharing {
 /// This rank's view of the shared slots of a communicator.
 #[derive(Debug, Default)]
 pub(crate) struct SharedSlots {
-    pub(in crate::comm) sharing: Sharing,
+    pub(crate) sharing: Sharing,
     /// If messages go between hosts: the ranks of this host, which alone share slots.
-    pub(in crate::comm) host: Option<Box<[Rank]>>,
+    pub(crate) host: Option<Box<[Rank]>>,
     /// This rank's slots.
-    pub(in crate::comm) own: Option<Region>,
+    pub(crate) own: Option<Region>,
     /// The mapped slots of the others, by rank.
     pub(in crate::comm) views: Vec<Option<Region>>,
     /// The other ranks, as the transport knows them.
@@ -45,48 +45,19 @@ pub(crate) struct SharedSlots {
     /// True if this rank has published that it has mapped all.
     pub(in crate::comm) published: bool,
     /// The number of the latest round.
-    pub(in crate::comm) number: u64,
+    pub(crate) number: u64,
     /// The operation of that round, as long as it is not known that all ranks have called the same.
-    pub(in crate::comm) unchecked: Option<(u64, Signature)>,
+    pub(crate) unchecked: Option<(u64, Signature)>,
     /// The most bytes that this rank has staged in a slot.
-    pub(in crate::comm) staged: usize,
+    pub(crate) staged: usize,
     /// This rank's regions that all others have mapped.
     pub(in crate::comm) mapped_by_all: Vec<WeakRegion>,
 }
 
 impl SharedSlots {
-    /// True if slots are shared, or the ranks have not found out yet.
-    pub(crate) fn may_share(&self) -> bool {
-        self.sharing != Sharing::No
-    }
-
-    /// True if the latest operation has not been compared with the operations that all others publish.
-    pub(crate) fn is_unchecked(&self) -> bool {
-        self.unchecked.is_some()
-    }
-
-    /// The number of the latest round, from 1.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// All ranks are known to have made the same call as this one in the latest round.
-    pub(crate) fn set_checked(&mut self) {
-        self.unchecked = None;
-    }
-
-    /// The ranks of this host alone share slots.
-    pub(crate) fn set_host(&mut self, host: &[Rank]) {
-        self.host.get_or_insert_with(|| host.into());
-    }
-
     /// True if a rank shares slots with this one, if both can.
     pub(in crate::comm) fn is_near(&self, rank: Rank) -> bool {
         self.host.as_ref().is_none_or(|host| host.contains(&rank))
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.sharing == Sharing::Yes
     }
 
     /// The mapped slots of another rank.
@@ -97,16 +68,6 @@ impl SharedSlots {
     /// The bytes of this rank's slots that may be in use.
     pub(crate) fn memory(&self) -> usize {
         self.own.as_ref().map_or(0, |_| layout::used(self.staged))
-    }
-
-    /// This rank stages this many bytes in a slot.
-    pub(crate) fn stages(&mut self, bytes: usize) {
-        self.staged = self.staged.max(bytes);
-    }
-
-    /// This rank's slots.
-    pub(crate) fn own(&self) -> Option<&Region> {
-        self.own.as_ref()
     }
 
     /// The other ranks, each with its slots.
@@ -130,7 +91,7 @@ impl SharedSlots {
 
     /// The calls that other ranks have published last, except for ranks behind this one: these calls may be overwritten at any moment, and
     /// are of no operation that this rank is in.
-    pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, Signature)> {
         self.others().filter_map(|(rank, view)| {
             let both = [layout::slot(0), layout::slot(1)].map(|at| (access::published(view, at).ok(), at));
             let (number, at) = both.into_iter().max()?;

@@ -16,13 +16,13 @@ use crate::{
     access,
     call::Signature,
     comm::{Comm, Core},
-    stop::Stop,
-    wire::{ControlKind, Handshake, OperationInfo},
+    stop::Result,
+    wire::{ControlKind, Handshake},
 };
 
 impl Core<'_> {
     /// Finds out whether the ranks share slots, as far as this is known now.
-    pub(crate) fn open_shared(&mut self) -> Result<Sharing, Stop> {
+    pub(crate) fn open_shared(&mut self) -> Result<Sharing> {
         if self.comm.shared.sharing == Sharing::Opening {
             let sharing = self.find_sharing()?;
             self.comm.shared.sharing = sharing;
@@ -34,7 +34,7 @@ impl Core<'_> {
         Ok(self.comm.shared.sharing)
     }
 
-    fn find_sharing(&mut self) -> Result<Sharing, Stop> {
+    fn find_sharing(&mut self) -> Result<Sharing> {
         if self.comm.shared.views.is_empty() {
             self.offer_slots()?;
         }
@@ -63,22 +63,22 @@ impl Core<'_> {
                 Mapping::No => refused = true,
             }
         }
-        let Some(own) = comm.shared.own.clone() else { return Ok(Sharing::No) };
+        if comm.shared.own.is_none() {
+            return Ok(Sharing::No);
+        }
         if refused {
             unisono_transport::log::warn!(
                 rank = port.me,
                 "memory of other ranks cannot be mapped: small collectives take messages"
             );
-            access::publish(&own, layout::VERDICT, MappingResult::Refused as u64)?;
-            self.notify_shared()?;
+            self.tell_shared(layout::VERDICT, MappingResult::Refused as u64)?;
             return Ok(Sharing::No);
         }
         if left {
             return Ok(Sharing::Opening);
         }
         if !std::mem::replace(&mut comm.shared.published, true) {
-            access::publish(&own, layout::VERDICT, MappingResult::Mapped as u64)?;
-            self.notify_shared()?;
+            self.tell_shared(layout::VERDICT, MappingResult::Mapped as u64)?;
         }
         let mut sharing = Sharing::Yes;
         for (rank, view) in self.comm.shared.others() {
@@ -94,7 +94,7 @@ impl Core<'_> {
     }
 
     /// Makes this rank's slots, and tells the others of them, or that there are none.
-    fn offer_slots(&mut self) -> Result<(), Stop> {
+    fn offer_slots(&mut self) -> Result<()> {
         let Self { port, comm } = self;
         let made = port.transport.share(layout::LEN);
         let made = made.map_err(
@@ -119,17 +119,12 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Publishes a word of this rank's slots.
-    pub(crate) fn tell_shared(&mut self, at: usize, word: u64) -> Result<(), Stop> {
-        if let Some(own) = &self.comm.shared.own {
+    /// Publishes a word of this rank's slots, and makes the other ranks look at what this one has published.
+    pub(crate) fn tell_shared(&mut self, at: usize, word: u64) -> Result<()> {
+        let Self { port, comm } = self;
+        if let Some(own) = &comm.shared.own {
             access::publish(own, at, word)?;
         }
-        self.notify_shared()
-    }
-
-    /// Makes the other ranks look at the words that this one has published.
-    pub(crate) fn notify_shared(&mut self) -> Result<(), Stop> {
-        let Self { port, comm } = self;
         port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
     }
 
@@ -137,9 +132,9 @@ impl Core<'_> {
     /// rank does not read the slots of all others in it.
     pub(crate) fn enter_shared(
         &mut self,
-        info: &OperationInfo,
+        info: &Signature,
         unchecked: Option<(u64, Signature)>,
-    ) -> Result<u64, Stop> {
+    ) -> Result<u64> {
         self.check_shared()?;
         let comm = &mut *self.comm;
         comm.shared.number += 1;
@@ -152,17 +147,14 @@ impl Core<'_> {
     }
 
     /// Publishes the operation that this rank has entered.
-    pub(crate) fn publish_shared(&mut self) -> Result<(), Stop> {
-        let comm = &mut *self.comm;
-        if let Some(own) = &comm.shared.own {
-            access::publish(own, layout::slot(comm.shared.number), comm.shared.number)?;
-        }
-        self.notify_shared()
+    pub(crate) fn publish_shared(&mut self) -> Result<()> {
+        let number = self.comm.shared.number;
+        self.tell_shared(layout::slot(number), number)
     }
 
     /// If the latest operation that shared slots was not compared with those of all others when it ran, compares it. All have entered it,
     /// or called something else.
-    pub(crate) fn check_shared(&mut self) -> Result<(), Stop> {
+    pub(crate) fn check_shared(&mut self) -> Result<()> {
         let unlike = self.comm.unlike_shared();
         self.comm.shared.unchecked = None;
         unlike.map_or(Ok(()), |failure| Err(failure.into()))
@@ -177,9 +169,8 @@ impl Comm {
         let shared = self.shared.number;
         let entered = self.shared.others().filter(|(rank, _)| self.shared.has_published(*rank, shared));
         let at = layout::slot(shared) + size_of::<u64>();
-        let mut calls = entered.filter_map(|(rank, view)| {
-            Some((rank, Signature::from(&access::load::<OperationInfo>(view, at).ok()?)))
-        });
+        let mut calls = entered
+            .filter_map(|(rank, view)| Some((rank, access::load::<Signature>(view, at).ok()?.unnumbered())));
         let (rank, theirs) = calls.find(|(_, theirs)| *theirs != signature)?;
         let group = self.identity.group_name();
         let me = (self.identity.world(self.identity.me), &signature.record());

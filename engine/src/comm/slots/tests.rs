@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::{Memory, Region};
 
 use super::{SharedSlots, layout};
-use crate::{access, wire::OperationInfo};
+use crate::{access, call::Signature};
 
 /// What an operation does; each number is of a root.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ impl<'p> Model<'p> {
 
     /// Where the words of a slot lie.
     fn places(slot: usize) -> [usize; 4] {
-        let description = slot + size_of::<u64>() + std::mem::offset_of!(OperationInfo, count);
+        let description = slot + size_of::<u64>() + std::mem::offset_of!(Signature, count);
         let bytes = slot + layout::payload(BYTES);
         [slot, description, bytes, bytes + size_of::<u64>()]
     }

@@ -159,12 +159,8 @@ impl Sequence {
 
     /// A place in memory that outlives the receive.
     fn memory_of(&self, bytes: &mut [u8]) -> Place {
-        let output = Borrowed::apart::<u8>(&[], bytes).output.region;
-        Place::There {
-            count: output.len(),
-            registered: self.group.shared.runtime.registry.find(&output),
-            output,
-        }
+        let output = Borrowed::apart::<u8>(&[], bytes).output.found_in(&self.group.shared.runtime.registry);
+        Place::There { count: output.len(), output: output.memory }
     }
 }
 

@@ -44,7 +44,6 @@ impl Want {
 pub(crate) struct Found<M> {
     /// The number that [`Matching::keep`] has returned.
     pub number: u64,
-    pub envelope: Envelope,
     pub message: M,
 }
 
@@ -66,12 +65,11 @@ impl<R, M> Matching<R, M> {
     /// Takes the earliest message for a receive; if there is none, the receive waits.
     pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(Found<M>, R)> {
         let number = self.messages.first(want.key());
-        let Some((number, (envelope, message))) = number.zip(number.and_then(|it| self.messages.take(it)))
-        else {
+        let Some((number, (_, message))) = number.zip(number.and_then(|it| self.messages.take(it))) else {
             self.receives.push(want.key(), (want, receive));
             return None;
         };
-        Some((Found { number, envelope, message }, receive))
+        Some((Found { number, message }, receive))
     }
 
     /// Takes the earliest receive for a message that has arrived.

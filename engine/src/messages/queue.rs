@@ -12,14 +12,14 @@ thread_local! {
 }
 
 /// Counts a look at a message, send or receive, for tests of how much work there is when many wait.
-pub(super) fn look() {
+pub(crate) fn look() {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
 /// Entries in the order in which they came. Each has one key, or two.
 #[derive(Debug)]
-pub(super) struct Queue<K, T> {
+pub(crate) struct Queue<K, T> {
     /// The entries in ascending order of their numbers. With an index, an entry that was taken leaves its place empty.
     entries: VecDeque<Entry<K, T>>,
     /// The number of entries that were not taken.
@@ -45,7 +45,7 @@ impl<K, T> Default for Queue<K, T> {
 
 impl<K: Copy + Ord, T> Queue<K, T> {
     /// Adds an entry. Returns its number.
-    pub(super) fn push(&mut self, keys: [Option<K>; 2], value: T) -> u64 {
+    pub(crate) fn push(&mut self, keys: [Option<K>; 2], value: T) -> u64 {
         let number = self.next;
         self.next += 1;
         self.entries.push_back(Entry { number, keys, value: Some(value) });
@@ -65,7 +65,7 @@ impl<K: Copy + Ord, T> Queue<K, T> {
     }
 
     /// The number of the earliest entry that has one of these keys.
-    pub(super) fn first(&self, keys: [Option<K>; 2]) -> Option<u64> {
+    pub(crate) fn first(&self, keys: [Option<K>; 2]) -> Option<u64> {
         let Some(index) = &self.index else {
             let has = |entry: &Entry<K, T>| entry.keys.iter().flatten().any(|&key| keys.contains(&Some(key)));
             return self.entries.iter().find(|entry| has(entry)).map(|entry| entry.number);
@@ -79,18 +79,18 @@ impl<K: Copy + Ord, T> Queue<K, T> {
     }
 
     /// The entry with this number, if it was not taken.
-    pub(super) fn get(&self, number: u64) -> Option<&T> {
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
         self.entries.get(self.place(number)?)?.value.as_ref()
     }
 
     /// As [`get`](Self::get).
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let place = self.place(number)?;
         self.entries.get_mut(place)?.value.as_mut()
     }
 
     /// Takes the entry with this number.
-    pub(super) fn take(&mut self, number: u64) -> Option<T> {
+    pub(crate) fn take(&mut self, number: u64) -> Option<T> {
         let place = self.place(number)?;
         let Some(index) = &mut self.index else {
             self.len -= 1;
@@ -123,18 +123,18 @@ impl<K: Copy + Ord, T> Queue<K, T> {
     }
 
     /// The entries in their order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let entries = self.entries.iter().inspect(|_| look());
         entries.filter_map(|entry| Some((entry.number, entry.value.as_ref()?)))
     }
 
     /// All entries in their order.
-    pub(super) fn into_values(self) -> impl Iterator<Item = T> {
+    pub(crate) fn into_values(self) -> impl Iterator<Item = T> {
         self.entries.into_iter().filter_map(|entry| entry.value)
     }
 
     /// Takes the entries for which this is true.
-    pub(super) fn take_if(&mut self, so: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(crate) fn take_if(&mut self, so: impl Fn(&T) -> bool) -> Vec<T> {
         let numbers: Vec<u64> =
             self.iter().filter(|(_, value)| so(value)).map(|(number, _)| number).collect();
         numbers.into_iter().filter_map(|number| self.take(number)).collect()

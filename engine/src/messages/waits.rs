@@ -5,24 +5,33 @@ use std::time::Instant;
 use unisono_core::position::MessagePosition;
 use unisono_schedule::Rank;
 
-use super::{
-    landings::Receiving,
-    matching::Want,
-    messages::{Messages, SendStage, Sending},
-    queue::look,
-};
+use super::{Messages, SendStage, Sending, landings::Receiving, matching::Want, queue::look};
 use crate::{
     call::{Kind, Signature, Space},
     completion::Completion,
 };
 
 /// A send, or a receive with the rank that it waits for (`None` for any).
-pub(super) enum Waits<'t> {
+pub(crate) enum Waits<'t> {
     Send(&'t Sending),
     Receive(&'t Receiving, Option<Rank>),
 }
 
+/// The call that has waited longest.
+pub(crate) struct LongestWait {
+    /// When it was submitted.
+    pub since: Instant,
+    pub signature: Signature,
+    /// The rank that it waits for, unless it waits for any.
+    pub peer: Option<Rank>,
+}
+
 impl Waits<'_> {
+    /// The call, which was submitted at the time that its completion says.
+    pub(crate) fn longest(&self) -> LongestWait {
+        LongestWait { since: self.completion().submitted, signature: self.signature(), peer: self.peer() }
+    }
+
     pub(crate) fn completion(&self) -> &Completion {
         match self {
             Self::Send(sending) => &sending.completion,
@@ -53,7 +62,7 @@ impl Waits<'_> {
 
 impl Messages {
     /// All sends and receives that have not ended.
-    pub(super) fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
+    pub(crate) fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
         let receives = self.matching.receives().map(|(want, receiving)| Waits::Receive(receiving, want.from));
         self.begun().chain(receives)
     }
@@ -64,15 +73,14 @@ impl Messages {
         sends.chain(self.landings.receives().map(|(from, receiving)| Waits::Receive(receiving, Some(from))))
     }
 
-    /// The send or receive that was submitted first, if there is any: when, its call, and the rank that it waits for.
-    pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
+    /// The send or receive that was submitted first, if there is any.
+    pub(crate) fn longest_wait(&self) -> Option<LongestWait> {
         // Each of the three is in the order in which calls began.
         let sends = self.sendings.values().map(Waits::Send).next();
-        let landing = self.landings.oldest().map(|(from, it)| Waits::Receive(it, Some(from)));
+        let landing = self.landings.receives().next().map(|(from, it)| Waits::Receive(it, Some(from)));
         let receives = self.matching.receives().map(|(want, it)| Waits::Receive(it, want.from)).next();
         let first = [sends, landing, receives].into_iter().flatten();
-        let oldest = first.min_by_key(|waits| waits.completion().submitted);
-        oldest.map(|waits| (waits.completion().submitted, waits.signature(), waits.peer()))
+        first.min_by_key(|waits| waits.completion().submitted).map(|waits| waits.longest())
     }
 
     /// The positions of at most `most` calls that the caller waits for, in a group of `ranks` ranks, with ranks of the world. If the

@@ -6,6 +6,11 @@
 //! sends the message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
 //! copied out of its slot, so that it does not block the flow.
 
+mod landings;
+mod matching;
+mod queue;
+mod waits;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
@@ -14,13 +19,17 @@ use std::{
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-use super::{
-    landings::{Landings, Receiving},
-    matching::Matching,
+#[cfg(test)]
+pub(crate) use self::queue::LOOKS;
+use self::{landings::Landings, matching::Matching};
+pub(crate) use self::{
+    landings::{Landing, PIECE, Receiving},
+    matching::{Envelope, Found, Want},
     queue::look,
+    waits::LongestWait,
 };
 use crate::{
-    call::{Kind, Signature, Space},
+    call::{Kind, Space},
     completion::{Completion, ReceivedMessage},
     memory::Fresh,
     request::Outbound,
@@ -29,7 +38,7 @@ use crate::{
 
 /// If large messages have waited for each other for this time, one of them is received unexpected: far longer than it takes to begin
 /// a receive right after a send.
-pub(super) const STALE: Duration = Duration::from_millis(1);
+pub(crate) const STALE: Duration = Duration::from_millis(1);
 
 /// If a collective or a receive has waited for this time, it may wait for a rank whose large message waits to be received. That is
 /// far longer than they usually take, since a message that is received unexpected is copied once more.
@@ -39,16 +48,16 @@ pub(crate) const LONG: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(10);
 
 /// A send that has begun.
-pub(super) struct Sending {
-    pub(super) outbound: Outbound,
-    pub(super) completion: Completion,
+pub(crate) struct Sending {
+    pub(crate) outbound: Outbound,
+    pub(crate) completion: Completion,
     /// The number of the message among those to its receiver; the low 32 bits.
-    pub(super) number: u32,
+    pub(crate) number: u32,
     /// The number of elements that were sent in parts, or of bytes that were written.
-    pub(super) gone: usize,
+    pub(crate) gone: usize,
     /// The number of its puts in flight.
-    pub(super) under_way: usize,
-    pub(super) stage: SendStage,
+    pub(crate) under_way: usize,
+    pub(crate) stage: SendStage,
 }
 
 impl Sending {
@@ -58,28 +67,18 @@ impl Sending {
     }
 
     /// The description of the message. `writes`: true if this rank can write its elements from where they lie.
-    pub(super) fn info(&self, writes: bool) -> MessageInfo {
+    pub(crate) fn info(&self, writes: bool) -> MessageInfo {
         let Outbound { tag, kind, .. } = self.outbound;
         let (dtype, alias) = (kind.dtype.code(), kind.alias.code());
         let (form, count) = (kind.form.code(), kind.count as u64);
-        let (tag, tag_high) = ((tag & 0xffff_ffff) as u32, (tag >> 32) as u32);
-        MessageInfo {
-            tag,
-            dtype,
-            form,
-            writes: writes.into(),
-            reserved: 0,
-            count,
-            tag_high,
-            alias,
-            unused: 0,
-        }
+        let (tag, tag_high, writes) = ((tag & 0xffff_ffff) as u32, (tag >> 32) as u32, writes.into());
+        MessageInfo { tag, dtype, form, writes, count, tag_high, alias, ..MessageInfo::default() }
     }
 }
 
 /// The progress of a send.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum SendStage {
+pub(crate) enum SendStage {
     /// The send waits for a slot.
     Queued,
     /// The send waits for a clear to send.
@@ -94,78 +93,92 @@ pub(super) enum SendStage {
 
 /// An entry that goes to a rank's slots before the messages that wait for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum PriorityEntry {
+pub(crate) enum PriorityEntry {
     /// The next parts of this send's message.
     Parts(u64),
     /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
     ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
 }
 
-/// A message, or a request to send one, that has arrived before its receive.
-pub(super) enum Early {
-    /// A small message, copied out of its slot, or a large one that has arrived completely.
-    Whole { kind: Kind, number: u32, bytes: Fresh },
-    /// A request to send.
-    Requested { kind: Kind, number: u32, writes: bool, since: Instant },
-    /// A large message that is being received unexpected.
-    Coming { kind: Kind, number: u32 },
+/// What its sender says of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Described {
+    pub(crate) from: Rank,
+    pub(crate) tag: u64,
+    /// The number of the message among those from its sender; the low 32 bits.
+    pub(crate) number: u32,
+    pub(crate) kind: Kind,
 }
 
-impl Early {
-    /// Kind and number of the message.
-    pub(super) fn known(&self) -> (Kind, u32) {
-        match self {
-            Self::Whole { kind, number, .. }
-            | Self::Requested { kind, number, .. }
-            | Self::Coming { kind, number } => (*kind, *number),
-        }
+impl Described {
+    pub(crate) fn envelope(&self) -> Envelope {
+        Envelope { from: self.from, tag: self.tag, space: self.kind.form.space() }
     }
+
+    /// The key of a [large message](Landings).
+    pub(crate) fn key(&self) -> (Rank, u32) {
+        (self.from, self.number)
+    }
+}
+
+/// A message that has arrived, or whose request to send has, before its receive.
+pub(crate) struct Early {
+    pub(crate) message: Described,
+    pub(crate) state: EarlyState,
+}
+
+/// How much of a message has arrived before its receive.
+pub(crate) enum EarlyState {
+    /// A small message, copied out of its slot, or a large one that has arrived completely.
+    Whole(Fresh),
+    /// A request to send.
+    Requested { writes: bool, since: Instant },
+    /// A large message that is being received unexpected.
+    Coming,
 }
 
 /// The sends and receives of a communicator that have not ended, and its unexpected messages.
 #[derive(Default)]
 pub(crate) struct Messages {
     /// The sends, by id: in the order in which they began.
-    pub(super) sendings: BTreeMap<u64, Sending>,
+    pub(crate) sendings: BTreeMap<u64, Sending>,
     /// The id of the next send.
-    pub(super) asked: u64,
+    pub(crate) asked: u64,
     /// The number of messages that were sent to each rank.
-    pub(super) numbers: BTreeMap<Rank, u32>,
+    pub(crate) numbers: BTreeMap<Rank, u32>,
     /// For each rank, the entries that go to its slots before messages: the receiver may have no room for these.
-    pub(super) answers: BTreeMap<Rank, VecDeque<PriorityEntry>>,
+    pub(crate) answers: BTreeMap<Rank, VecDeque<PriorityEntry>>,
     /// For each rank, the sends whose message, or whose request to send, waits for a slot.
-    pub(super) queues: BTreeMap<Rank, VecDeque<u64>>,
+    pub(crate) queues: BTreeMap<Rank, VecDeque<u64>>,
     /// For each rank, the sends whose messages are written, in the order of their clears to send.
-    pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
-    pub(super) matching: Matching<Receiving, Early>,
+    pub(crate) writes: BTreeMap<Rank, VecDeque<u64>>,
+    pub(crate) matching: Matching<Receiving, Early>,
     /// The requests to send without a receive, by their numbers in `matching`: those that are not being received unexpected.
-    pub(super) requested: BTreeSet<u64>,
+    pub(crate) requested: BTreeSet<u64>,
     /// The sends that wait for a clear to send, by receiver and number.
-    pub(super) requests: BTreeMap<(Rank, u32), u64>,
+    pub(crate) requests: BTreeMap<(Rank, u32), u64>,
     /// The large messages that were cleared to send.
-    pub(super) landings: Landings,
+    pub(crate) landings: Landings,
     /// For each rank, the numbers of those that it writes, in the order of the clears to send.
-    pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
+    pub(crate) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
     /// Flows with messages in slots that were not handled.
     pub(crate) arrived: Vec<usize>,
     /// Flows with writes that were not handled.
     pub(crate) written: Vec<usize>,
     /// The bytes of unexpected messages.
-    pub(super) unexpected: usize,
+    pub(crate) unexpected: usize,
     /// The number of puts in flight.
     pub(crate) under_way: usize,
-    /// The completions of calls that have failed.
-    pub(super) lost: Vec<Completion>,
-    /// The completions of calls that have ended, with the results of receives.
+    /// The completions of calls that have ended, with the results of receives; and of calls with which the engine fails.
     pub(crate) ended: VecDeque<(Completion, Option<ReceivedMessage>)>,
     /// No deadline is earlier than this; `None` if no call waits.
-    pub(super) soonest: Option<Instant>,
+    pub(crate) soonest: Option<Instant>,
 }
 
 impl Messages {
     /// True if a send or a receive whose message is known has not ended, or has ended and was not reported.
-    pub(super) fn busy(&self) -> bool {
-        !self.sendings.is_empty() || self.landings.oldest().is_some() || !self.ended.is_empty()
+    pub(crate) fn busy(&self) -> bool {
+        !self.sendings.is_empty() || self.landings.receives().next().is_some() || !self.ended.is_empty()
     }
 
     /// True if a send or a receive has not ended, or was not reported.
@@ -205,11 +218,11 @@ impl Messages {
     /// True if nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
         let sent = self.answers.is_empty() && self.queues.is_empty() && self.under_way == 0;
-        sent && !self.open() && self.landings.is_empty()
+        sent && !self.open() && self.landings.all.is_empty()
     }
 
-    /// The call whose deadline has passed, if there is one, and the time when it was submitted.
-    pub(crate) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
+    /// The call whose deadline has passed, if there is one.
+    pub(crate) fn late(&mut self, now: Instant) -> Option<LongestWait> {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;
         }
@@ -217,20 +230,14 @@ impl Messages {
         let given_up = self.matching.take_back(over);
         self.cancel(given_up);
         let first = self.waits().min_by_key(|waits| waits.completion().deadline);
-        let found =
-            first.map(|first| (first.completion().deadline, first.completion().submitted, first.signature()));
-        self.soonest = found.map(|(deadline, ..)| deadline.max(now + TICK));
-        found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
+        let found = first.map(|first| (first.completion().deadline, first.longest()));
+        self.soonest = found.as_ref().map(|(deadline, _)| (*deadline).max(now + TICK));
+        found.filter(|(deadline, _)| *deadline <= now).map(|(_, late)| late)
     }
 
     /// A call that has this deadline begins.
-    pub(super) fn wait_until(&mut self, deadline: Instant) {
+    pub(crate) fn wait_until(&mut self, deadline: Instant) {
         self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
-    }
-
-    /// The earliest deadline, or an earlier moment.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.soonest
     }
 
     /// When to check whether a message is to be received unexpected; `None` if no message can be.
@@ -256,7 +263,7 @@ impl Messages {
     }
 
     /// True if a send to this rank has waited so long that the rank may wait until one of its messages is received here.
-    pub(super) fn waits_for(&self, to: Rank, now: Instant) -> bool {
+    pub(crate) fn waits_for(&self, to: Rank, now: Instant) -> bool {
         let queued = self.queues.get(&to).and_then(|queue| queue.front());
         let requested = self.requests.range((to, 0)..=(to, u32::MAX)).next().map(|(_, id)| id);
         let both = queued.into_iter().chain(requested).filter_map(|id| self.sendings.get(id));
@@ -264,12 +271,12 @@ impl Messages {
     }
 
     /// True if a send to any rank has waited that long.
-    pub(super) fn waits_for_any(&self, now: Instant) -> bool {
+    pub(crate) fn waits_for_any(&self, now: Instant) -> bool {
         self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
     }
 
     /// True if a send has waited so long that large messages may wait for each other; the second value is the same for a receive.
-    pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
+    pub(crate) fn stuck(&self, now: Instant) -> (bool, bool) {
         let first = self.matching.receives().next();
         let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
         (self.oldest_send().is_some_and(|oldest| oldest.is_older(now, STALE)), receives)
@@ -282,6 +289,37 @@ impl Messages {
             std::mem::take(&mut self.landings).into_receives().map(|receiving| receiving.completion);
         let receives = self.matching.give_up().map(|receiving| receiving.completion);
         let ended = self.ended.drain(..).map(|(completion, _)| completion);
-        sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended).collect()
+        sendings.chain(landings).chain(receives).chain(ended).collect()
+    }
+
+    /// A put has ended; `id` is the send that could not end before.
+    pub(crate) fn put_left(&mut self, id: Option<u64>) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(id) = id {
+            if let Some(sending) = self.sendings.get_mut(&id) {
+                sending.under_way = sending.under_way.saturating_sub(1);
+            }
+            self.left(id);
+        }
+    }
+
+    /// Ends a send, if all its puts have ended.
+    pub(crate) fn left(&mut self, id: u64) {
+        let over = |sending: &Sending| matches!(sending.stage, SendStage::Gone) && sending.under_way == 0;
+        if self.sendings.get(&id).is_some_and(over)
+            && let Some(sending) = self.sendings.remove(&id)
+        {
+            self.ended.push_back((sending.completion, None));
+        }
+    }
+
+    /// Keeps a message that no receive takes. Returns its number in `matching`.
+    pub(crate) fn keep(&mut self, message: Described, state: EarlyState) -> u64 {
+        self.matching.keep(message.envelope(), Early { message, state })
+    }
+
+    /// A receive has ended: its sender, and new memory with the message.
+    pub(crate) fn received(&mut self, completion: Completion, from: Rank, fresh: Option<Fresh>) {
+        self.ended.push_back((completion, Some(ReceivedMessage { from, message: fresh })));
     }
 }
