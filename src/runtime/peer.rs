@@ -56,6 +56,13 @@ pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
     usize::try_from(*own).ok()
 }
 
+/// The other ranks that share memory with this one.
+pub(crate) fn sharers(rank: Rank, all: &[PeerInfo<'_>]) -> Vec<Rank> {
+    let shares = all.get(rank).and_then(|me| me.shares);
+    let with = |&other: &Rank| other != rank && shares.is_some() && all[other].shares == shares;
+    (0..all.len()).filter(with).collect()
+}
+
 /// The chooser of algorithms for these ranks of a world of this provider. The slowest port counts, and the host with the fewest ports.
 pub(crate) fn chooser(peers: &[PeerInfo<'_>], provider: &str) -> Chooser {
     // In a world that also uses a fabric, a group whose members all share memory uses only that memory.

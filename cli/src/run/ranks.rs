@@ -48,6 +48,17 @@ enum Ending {
     Killed,
 }
 
+impl Ending {
+    /// The next event; an error if there is none for as long as this stage allows.
+    fn next(&self, events: &Receiver<Event>, now: Instant) -> Result<Event, RecvTimeoutError> {
+        match *self {
+            Self::No | Self::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Self::Quiet(_, latest) => events.recv_timeout(latest.saturating_duration_since(now).min(QUIET.0)),
+            Self::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
+        }
+    }
+}
+
 /// What the launcher waits for.
 pub(super) enum Event {
     /// A rank, or all ranks of a host, ended.
@@ -185,15 +196,8 @@ impl Ranks {
         let mut ending = if verdict.is_some() { self.end_all() } else { Ending::No };
         while living > 0 {
             let now = Instant::now();
-            let event = match ending {
-                Ending::No | Ending::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Ending::Quiet(_, latest) => {
-                    events.recv_timeout(latest.saturating_duration_since(now).min(QUIET.0))
-                }
-                Ending::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
-            };
             let mut failed = None;
-            match event {
+            match ending.next(events, now) {
                 Ok(Event::Ended(number, end)) => {
                     living -= 1;
                     if end != End::Status(0) && verdict.is_none() {

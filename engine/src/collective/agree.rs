@@ -221,27 +221,10 @@ impl Offers {
                 self.votes = self.own.kind == Offer::NEW && self.is_read;
                 *stage = Stage::Meeting;
             }
-            Stage::Meeting => {
-                while let Some(other) = self.others.get_mut(self.done) {
-                    if !core.comm.shared.has_published(other.rank, self.round) {
-                        return Ok(Some(Agreed::Not { moved: false }));
-                    }
-                    let Some(view) = core.comm.shared.view(other.rank) else {
-                        return Ok(Some(Agreed::Not { moved: false }));
-                    };
-                    let front: Front = access::load(view, layout::slot(self.round))?;
-                    let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
-                    let from = (other.rank, core.comm.identity.world(other.rank));
-                    operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
-                    if offer.kind == Offer::PLAIN {
-                        return Ok(Some(Agreed::Messages));
-                    }
-                    self.votes |= offer.kind == Offer::NEW;
-                    other.offer = offer;
-                    self.done += 1;
-                }
-                *stage = Stage::Mapping;
-            }
+            Stage::Meeting => match self.meet(core, operation)? {
+                Some(agreed) => return Ok(Some(agreed)),
+                None => *stage = Stage::Mapping,
+            },
             Stage::Mapping => {
                 let Some(mapped) = self.map(core, operation)? else {
                     return Ok(Some(Agreed::Not { moved: false }));
@@ -273,6 +256,29 @@ impl Offers {
                 }
                 return Ok(Some(self.agreed(core, operation)?));
             }
+        }
+        Ok(None)
+    }
+
+    /// Reads where the operands of the others lie. `None` if all have published that, and messages are not faster.
+    fn meet(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Option<Agreed>, Stop> {
+        while let Some(other) = self.others.get_mut(self.done) {
+            if !core.comm.shared.has_published(other.rank, self.round) {
+                return Ok(Some(Agreed::Not { moved: false }));
+            }
+            let Some(view) = core.comm.shared.view(other.rank) else {
+                return Ok(Some(Agreed::Not { moved: false }));
+            };
+            let front: Front = access::load(view, layout::slot(self.round))?;
+            let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
+            let from = (other.rank, core.comm.identity.world(other.rank));
+            operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
+            if offer.kind == Offer::PLAIN {
+                return Ok(Some(Agreed::Messages));
+            }
+            self.votes |= offer.kind == Offer::NEW;
+            other.offer = offer;
+            self.done += 1;
         }
         Ok(None)
     }

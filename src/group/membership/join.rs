@@ -7,10 +7,7 @@ use std::{
 };
 
 use unisono_engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD};
-use unisono_schedule::{
-    Rank,
-    select::{Chooser, table::Table},
-};
+use unisono_schedule::select::{Chooser, table::Table};
 use unisono_transport::{Activity, Limits, Transport};
 
 use crate::{
@@ -202,48 +199,22 @@ impl ProcessGroup {
         store: Option<&Store>,
     ) -> Result<Joined> {
         let (rank, ranks) = (config.rank, config.ranks);
-        if ranks > MAX_RANKS {
-            return Err(Error::Config {
-                name: "ranks".to_owned(),
-                value: Some(ranks.to_string()),
-                problem: format!("a world has at most {MAX_RANKS} ranks"),
-            });
-        }
-        let plan = PlanOptions { selection: selection(config)?, reduction: config.reduction, pipeline: None };
-        let options = CallOptions { plan, timeout: None };
+        let (selection, reduction) = (selection(config)?, config.reduction);
+        let options =
+            CallOptions { plan: PlanOptions { selection, reduction, pipeline: None }, timeout: None };
         let (tuned, hash) = tuning(config)?;
         let affinity = Affinity::of(config)?;
         let mut settings = windows(config, bounds);
-        let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
-        if wanted > most {
-            return Err(Error::Config {
-                name: "lanes (UNISONO_LANES)".to_owned(),
-                value: Some(config.lanes.to_string()),
-                problem: format!(
-                    "with as many, {wanted} puts of one peer may be in flight, and {} takes {most}; use fewer",
-                    transport.limits().provider
-                ),
-            });
-        }
-        let (wanted, limits) = (settings.arrivals_among(ranks - 1), transport.limits());
-        if wanted > limits.arrivals {
-            let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
-            crate::log::warn!(
-                rank, %provider, wanted, most, more,
-                "some calls among all ranks may fail: more puts to one rank may be in flight than its provider holds"
-            );
-        }
+        check_arrivals(config, &settings, transport.limits())?;
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let mut engine = Engine::new(transport, rank, ranks, settings)?;
         if ranks > 1 {
             engine.allocate_large_handshakes(settings.chunk_bytes)?;
         }
         let limits = engine.limits().clone();
-        let agreed = config
-            .same_on_all_ranks()
-            .into_iter()
-            .chain([("the contents of the tuning file (UNISONO_TUNING)", hash)]);
-        let agreed = agreed.map(|(name, value)| (name.to_owned(), value)).collect();
+        let mut agreed = config.same_on_all_ranks();
+        agreed.push(("the contents of the tuning file (UNISONO_TUNING)", hash));
+        let agreed = agreed.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let entry = Entry::here(&limits, store, engine.contact());
         let info = JoinInfo::new((&limits.provider, limits.one_host), &agreed, settings.chunk_bytes, entry);
         let listed = bounds.listed;
@@ -252,8 +223,7 @@ impl ProcessGroup {
         let (roster, chunk_bytes, verified) = match (outcome, store) {
             (ExchangeOutcome::Propagated(digest, roster), Some(store)) => {
                 let chunk_bytes = usize::try_from(digest.chunk_bytes).unwrap_or(usize::MAX);
-                let given = (digest, roster);
-                let bytes = (chunk_bytes, settings.eager_bytes);
+                let (given, bytes) = ((digest, roster), (chunk_bytes, settings.eager_bytes));
                 let (roster, verified) = propagate(&mut engine, &verification, store, given, bytes)?;
                 (roster, chunk_bytes, Some(verified))
             }
@@ -264,16 +234,9 @@ impl ProcessGroup {
         let peers: Vec<_> = (0..ranks).filter_map(|rank| roster.peer(rank)).collect();
         let (ranks_here, cores) =
             peers.get(rank).map_or((1, 1), |me| peer::sharing(me.host.boot, peers.iter()));
-        let crowded = ranks_here > cores;
-        let patience = Patience {
-            spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
-            give_way: GIVE_WAY,
-            alone: if crowded { GIVE_WAY } else { ALONE },
-        };
+        let patience = patience(config, ranks_here > cores);
         let chooser = peer::chooser(&peers, &limits.provider);
-        let shares = peers.get(rank).and_then(|me| me.shares);
-        let with = |&other: &Rank| other != rank && shares.is_some() && peers[other].shares == shares;
-        let with: Vec<Rank> = (0..peers.len()).filter(with).collect();
+        let with = peer::sharers(rank, &peers);
         crate::log::info!(
             rank,
             ranks,
@@ -290,15 +253,8 @@ impl ProcessGroup {
         if let Some(processor) = peer::begins_on(rank, &peers) {
             affinity::begin_on(processor);
         }
-        Ok(Joined {
-            engine,
-            settings: Settings { chunk_bytes, ..settings },
-            chooser,
-            roster,
-            tuned,
-            affinity,
-            options,
-        })
+        settings.chunk_bytes = chunk_bytes;
+        Ok(Joined { engine, settings, chooser, roster, tuned, affinity, options })
     }
 
     /// Joins over an open store. Every error from here on is reported to the other ranks.
@@ -390,4 +346,45 @@ fn watchdog(
         thread: "the watchdog's thread",
         problem: format!("{error}; raise the limit on processes (ulimit -u)"),
     })
+}
+
+/// Checks that there are not too many ranks, and that the transport holds all puts that may be in flight: of one peer, or else the rank
+/// cannot join; and of all peers, or else it is warned.
+fn check_arrivals(config: &Config, settings: &Settings, limits: &Limits) -> Result<()> {
+    if config.ranks > MAX_RANKS {
+        return Err(Error::Config {
+            name: "ranks".to_owned(),
+            value: Some(config.ranks.to_string()),
+            problem: format!("a world has at most {MAX_RANKS} ranks"),
+        });
+    }
+    let (provider, rank) = (&limits.provider, config.rank);
+    let (wanted, most) = (settings.arrivals_per_peer(), limits.arrivals_per_peer);
+    if wanted > most {
+        return Err(Error::Config {
+            name: "lanes (UNISONO_LANES)".to_owned(),
+            value: Some(config.lanes.to_string()),
+            problem: format!(
+                "with as many, {wanted} puts of one peer may be in flight, and {provider} takes {most}; use fewer"
+            ),
+        });
+    }
+    let (wanted, most, more) =
+        (settings.arrivals_among(config.ranks - 1), limits.arrivals, limits.more_arrivals);
+    if wanted > most {
+        crate::log::warn!(
+            rank, %provider, wanted, most, more,
+            "some calls among all ranks may fail: more puts to one rank may be in flight than its provider holds"
+        );
+    }
+    Ok(())
+}
+
+/// How long a rank waits before it sleeps. `crowded`: true if ranks share cores.
+fn patience(config: &Config, crowded: bool) -> Patience {
+    Patience {
+        spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
+        give_way: GIVE_WAY,
+        alone: if crowded { GIVE_WAY } else { ALONE },
+    }
 }

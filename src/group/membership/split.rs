@@ -93,6 +93,16 @@ fn one_of(free: &CommIds, which: u64, round: u64) -> Option<CommId> {
     found.and_then(|it| CommId::try_from(it).ok())
 }
 
+/// A communicator that all members have tried to open.
+struct Proposed {
+    /// Its id; `None` if there are too many members, or no id is free.
+    comm_id: Option<CommId>,
+    /// What this rank's attempt gave; `None` if it is no member, or there is no id.
+    opened: Option<std::result::Result<Option<RemoteRegion>, unisono_transport::Error>>,
+    /// The mailbox of each participant, and how its attempt ended.
+    all_words: Vec<u64>,
+}
+
 impl Handle {
     pub(in crate::group) fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut engaged = self.shared.engage()?;
@@ -198,22 +208,21 @@ impl Handle {
         self.shared.with_engine(|engine| engine.free_comm_ids())
     }
 
-    /// Makes a group. `free` has the communicator ids that all members have free; `exchange` gathers further words of all
-    /// participants.
-    pub(crate) fn make(
+    /// Opens the communicator of a new group on all members, under an id that is free on all.
+    fn propose(
         &self,
-        new: NewGroup<'_>,
+        new: &NewGroup<'_>,
         mut free: CommIds,
         exchange: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
-    ) -> Result<Option<Self>> {
-        let NewGroup { call, name, members, me, global, which } = new;
+    ) -> Result<Proposed> {
+        let NewGroup { members, me, global, which, .. } = new;
         let runtime = &self.shared.runtime;
         let mut round = 0;
-        let (comm_id, opened, all_words) = loop {
-            let comm_id = if members.len() > MAX_MEMBERS { None } else { one_of(&free, which, round) };
+        loop {
+            let comm_id = if members.len() > MAX_MEMBERS { None } else { one_of(&free, *which, round) };
             // The communicator is open before any other member can send to the new group.
             let open = |(me, comm_id)| {
-                self.shared.with_engine(|engine| engine.open(comm_id, me, &global, runtime.settings))
+                self.shared.with_engine(|engine| engine.open(comm_id, me, global, runtime.settings))
             };
             // A rank that cannot open it must still take part in the exchange that follows.
             let opened = me.zip(comm_id).map(open).transpose()?;
@@ -225,7 +234,7 @@ impl Handle {
             let [base, key, len] = mailbox.words();
             let all_words = exchange(&[base, key, len, how])?;
             if !all_words.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
-                break (comm_id, opened, all_words);
+                return Ok(Proposed { comm_id, opened, all_words });
             }
             // All participants repeat both steps, also those that have opened the group and those that are no members.
             if let (OPENED, Some(comm_id)) = (how, comm_id) {
@@ -234,7 +243,20 @@ impl Handle {
             let all_free = exchange(&self.free_comm_ids()?)?;
             free = common(members.iter().filter_map(|&member| all_free.as_chunks().0.get(member)));
             round += 1;
-        };
+        }
+    }
+
+    /// Makes a group. `free` has the communicator ids that all members have free; `exchange` gathers further words of all
+    /// participants.
+    pub(crate) fn make(
+        &self,
+        new: NewGroup<'_>,
+        free: CommIds,
+        exchange: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
+    ) -> Result<Option<Self>> {
+        let Proposed { comm_id, opened, all_words } = self.propose(&new, free, exchange)?;
+        let NewGroup { call, name, members, me, global, which } = new;
+        let runtime = &self.shared.runtime;
         let Some(me) = me else { return Ok(None) };
         let (Some(opened), Some(comm_id)) = (opened, comm_id) else {
             let most = "a group other than the world may have at most";
