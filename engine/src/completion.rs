@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use unisono_core::error::Failure;
 use unisono_schedule::Rank;
 
-use crate::{memory::Fresh, request::What, stop::Stop};
+use crate::{memory::Fresh, request::RequestKind, stop::Stop};
 
 /// The memory that an operation works on, unless it is borrowed. It returns to the caller with the outcome.
 pub type Memory = Option<Box<dyn Any + Send>>;
@@ -52,7 +52,7 @@ pub enum CompletionAction {
 pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, CompletionAction>, Failure> + Send>;
 
 /// The consequence of an operation: nothing follows (`Break`, with what remains), or another operation with its own action or completion.
-pub type Next<L, E> = ControlFlow<L, (What, E)>;
+pub type Next<L, E> = ControlFlow<L, (RequestKind, E)>;
 
 /// The data that several operations that end as one share: their completion, and the results of the receives among them, by index.
 type Joint = (Completion, Vec<(usize, Receipts)>);

@@ -200,7 +200,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
             };
             return engine
                 .driven_by(&Nobody)
-                .take(WORLD, WorkRequest { what: What::Receive(inbound), completion });
+                .take(WORLD, WorkRequest { what: RequestKind::Receive(inbound), completion });
         }
         2 => {
             let place = Place::Fresh { most: 1 << 16 };
@@ -214,13 +214,13 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
             };
             return engine
                 .driven_by(&Nobody)
-                .take(WORLD, WorkRequest { what: What::Receive(inbound), completion });
+                .take(WORLD, WorkRequest { what: RequestKind::Receive(inbound), completion });
         }
         3 => {
             let outbound = Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone().into() };
             return engine
                 .driven_by(&Nobody)
-                .take(WORLD, WorkRequest { what: What::Send(outbound), completion });
+                .take(WORLD, WorkRequest { what: RequestKind::Send(outbound), completion });
         }
         4 => (Collective::AllReduce, "recursive_doubling", 10),
         5 => (Collective::AllReduce, "ring", 1000),
@@ -242,7 +242,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
     };
     let (input, output, access) = (operand(input), operand(output), OutputAccess::All);
     let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
-    let what = What::Collective(Box::new(operation));
+    let what = RequestKind::Collective(Box::new(operation));
     engine.driven_by(&Nobody).take(WORLD, WorkRequest { what, completion })
 }
 

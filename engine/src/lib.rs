@@ -52,7 +52,8 @@ pub use self::{
     endpoint::Traced,
     progress::{CommIds, DrivenEngine, Engine, WORLD},
     request::{
-        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, ShownPlan, What,
+        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, RequestKind,
+        ShownPlan,
     },
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},

@@ -16,7 +16,7 @@ use crate::{
     contact::{Contact, Contacts},
     endpoint::Port,
     messages::{LONG, LongestWait, Messages},
-    request::What,
+    request::RequestKind,
     settings::Settings,
     stop::{Halt, Result, StalledOperation, Stop},
     supervisor::{Call, SubmissionEntry, Supervisor, WorkRequest},
@@ -257,12 +257,12 @@ impl DrivenEngine<'_> {
         let WorkRequest { what, completion } = task;
         let mut core = self.engine.net.core(comm_id)?;
         match what {
-            What::Collective(operation) => {
+            RequestKind::Collective(operation) => {
                 return self.turn(comm_id, QueuedCollective { operation, completion });
             }
-            What::Send(outbound) => core.send(outbound, completion),
-            What::Receive(inbound) => core.receive(inbound, completion)?,
-            What::Several(all) => return self.take_several(comm_id, all, completion),
+            RequestKind::Send(outbound) => core.send(outbound, completion),
+            RequestKind::Receive(inbound) => core.receive(inbound, completion)?,
+            RequestKind::Several(all) => return self.take_several(comm_id, all, completion),
         }
         if !self.engine.messaging.contains(&comm_id) {
             self.engine.messaging.push(comm_id);

@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 
 use super::{
     completion::Completion,
-    request::{Operation, What},
+    request::{Operation, RequestKind},
     wire::CommId,
 };
 use crate::call::Signature;
@@ -81,7 +81,7 @@ pub enum SubmissionEntry {
 /// Work for the engine, and its completion.
 pub struct WorkRequest {
     /// What is to be done.
-    pub what: What,
+    pub what: RequestKind,
     /// What happens at its end.
     pub completion: Completion,
 }

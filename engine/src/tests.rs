@@ -172,7 +172,7 @@ fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Out
     let [input, output] = operands;
     let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
     let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
-    (WorkRequest { what: What::Collective(Box::new(operation)), completion }, outcome)
+    (WorkRequest { what: RequestKind::Collective(Box::new(operation)), completion }, outcome)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {
@@ -460,10 +460,10 @@ fn a_message_ends_when_it_has_left() {
                 let kind = Kind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
                 let what = if rank == 0 {
                     let source = borrowed.input.memory.clone();
-                    What::Send(Outbound { to: 1, tag: 0, kind, source })
+                    RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
                 } else {
                     let place = Place::There { output: borrowed.output.memory.clone(), count: len };
-                    What::Receive(Inbound {
+                    RequestKind::Receive(Inbound {
                         from: Some(0),
                         tag: 0,
                         form: Form::Plain,
@@ -501,10 +501,10 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let what = if rank == 0 {
             let (source, kind) =
                 (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: 8 });
-            What::Send(Outbound { to: 1, tag: 0, kind, source })
+            RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
         } else {
             let place = Place::There { output: borrowed.output.memory.clone(), count: 8 };
-            What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
+            RequestKind::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
         };
         let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
         engine

@@ -10,7 +10,7 @@ use crate::{
     comm::{QueuedCollective, Sharing},
     completion::{Completion, Done, Outcome},
     progress::{DrivenEngine, Engine, OFTEN, RunningOperation},
-    request::{Operation, What},
+    request::{Operation, RequestKind},
     stop::{Halt, Result, Stop},
     supervisor::WorkRequest,
     wire::CommId,
@@ -157,7 +157,7 @@ impl DrivenEngine<'_> {
     pub(crate) fn take_several(
         &mut self,
         comm_id: CommId,
-        all: Vec<What>,
+        all: Vec<RequestKind>,
         completion: Completion,
     ) -> Result<(), Halt> {
         // One completion more than there are messages, which ends right away: it is the last one if there are no messages.
@@ -183,7 +183,7 @@ impl DrivenEngine<'_> {
         let number = Some(run.operation.number);
         self.engine.wind_up(comm_id, run)?;
         match self.conclude(completion, Done { number, ..Done::default() }, number)? {
-            Some(WorkRequest { what: What::Collective(operation), completion }) => {
+            Some(WorkRequest { what: RequestKind::Collective(operation), completion }) => {
                 return self.begin(comm_id, QueuedCollective { operation, completion });
             }
             Some(task) => self.take(comm_id, task)?,

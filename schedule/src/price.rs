@@ -4,7 +4,7 @@
 use crate::algorithm::Plan;
 use crate::{
     Job, Spread,
-    cost::{Alike, Cost, Fabric, Load, Setup, Simulation, Unpriced, lower_bound, memory},
+    cost::{Alike, Cost, Fabric, Load, Simulation, SimulationSetup, Unpriced, lower_bound, memory},
     windows::{BULK_SLOTS, CHUNK_BYTES, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
 
@@ -64,7 +64,7 @@ pub fn price(
     let shown = job.shown.or_else(|| plan.inside(job, element_size, fabric.network().shared_memory));
     let job = &Job { shown, ..*job };
     let fabric = &evened(plan, job.ranks, fabric);
-    let setup = Setup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
+    let setup = SimulationSetup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
@@ -87,7 +87,13 @@ pub fn price(
 }
 
 /// The windows with which the engine would run the job.
-fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, limit: u64) -> Setup<'a> {
+fn setup<'a>(
+    plan: &Plan,
+    job: &Job<'_>,
+    element: usize,
+    fabric: &'a Fabric,
+    limit: u64,
+) -> SimulationSetup<'a> {
     let schedule = plan.make(&Job { rank: 0, ..*job });
     let message = schedule.max_message().saturating_mul(element);
     let most = job.lanes.max(LANES);
@@ -99,7 +105,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
     let (writes, showing) = (writes_in_flight(most), job.shown.filter(|_| plan.flat.is_none()));
-    Setup { fabric, hosts: None, element, slots, window, showing, writes, limit }
+    SimulationSetup { fabric, hosts: None, element, slots, window, showing, writes, limit }
 }
 
 /// The most ranks of which all are simulated because they share cores.
@@ -119,7 +125,7 @@ fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
 }
 
 /// Simulates the job without extrapolation.
-fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
+fn whole(plan: &Plan, job: &Job<'_>, setup: &SimulationSetup<'_>) -> Result<Cost, Unpriced> {
     match alike(plan, job.ranks, setup.fabric) {
         // If contributions are taken in the order of ranks, no rank waits longer for the first ones than rank 0.
         Some(alike) => Simulation::one(job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),

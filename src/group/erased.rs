@@ -12,7 +12,7 @@ use std::{
 };
 
 use unisono_engine::{
-    Operation, What,
+    Operation, RequestKind,
     call::Form,
     memory::{Aside, Borrowed, Operand, Overlap},
 };
@@ -336,7 +336,7 @@ impl Handle {
         Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }
 
-    fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(What, CallOptions)> {
+    fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(RequestKind, CallOptions)> {
         let MessageRequest { direction, dtype, alias, tag, timeout } = *request;
         let call = match direction {
             Direction::Send(_) => "send",

@@ -1,6 +1,6 @@
 //! Messages as a caller gives them: the data, and the rank and the tag that it is sent to or received from.
 
-use unisono_engine::{Inbound, Place, Receipts, What, call::Form, memory::Fresh};
+use unisono_engine::{Inbound, Place, Receipts, RequestKind, call::Form, memory::Fresh};
 use unisono_schedule::Rank;
 
 use crate::{
@@ -106,8 +106,8 @@ pub(crate) fn receive(
     from: Option<Rank>,
     tag: impl Into<u64>,
     place: Place,
-) -> What {
-    What::Receive(Inbound { from, tag: tag.into(), form, dtype, alias: Alias::NONE, place })
+) -> RequestKind {
+    RequestKind::Receive(Inbound { from, tag: tag.into(), form, dtype, alias: Alias::NONE, place })
 }
 
 /// The received elements and their sender.

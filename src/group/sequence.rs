@@ -17,7 +17,7 @@ use std::{
 };
 
 use unisono_engine::{
-    CompletionAction, Done, Memory, Next, Receipts, What,
+    CompletionAction, Done, Memory, Next, Receipts, RequestKind,
     memory::{Aside, Borrowed},
 };
 
@@ -57,15 +57,15 @@ enum How {
 
 /// The data that an asynchronous call and the driver exchange: the operation that runs next, and how it ended.
 #[derive(Clone, Default)]
-struct Between(Arc<Mutex<(Option<What>, Option<Done>)>>);
+struct Between(Arc<Mutex<(Option<RequestKind>, Option<Done>)>>);
 
 impl Between {
-    fn with<R>(&self, act: impl FnOnce(&mut Option<What>, &mut Option<Done>) -> R) -> R {
+    fn with<R>(&self, act: impl FnOnce(&mut Option<RequestKind>, &mut Option<Done>) -> R) -> R {
         let (what, done) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         act(what, done)
     }
 
-    async fn ask(&self, asked: What) -> Done {
+    async fn ask(&self, asked: RequestKind) -> Done {
         self.with(|what, _| *what = Some(asked));
         poll_fn(|_| self.with(|_, done| done.take()).map_or(Poll::Pending, Poll::Ready)).await
     }
@@ -86,7 +86,9 @@ impl Sequence {
             How::Later(between) => {
                 let mut aside = Aside::new();
                 match shared.collective(dtype, spec, borrowed, &mut aside, options) {
-                    Ok(operation) => Ok(between.ask(What::Collective(Box::new(operation))).await.number),
+                    Ok(operation) => {
+                        Ok(between.ask(RequestKind::Collective(Box::new(operation))).await.number)
+                    }
                     Err(error) => Err(error),
                 }
             }
@@ -109,7 +111,7 @@ impl Sequence {
 
     /// Sends, receives, or does several of these concurrently. Returns the result of each receive among them. Memory as in
     /// [`run`](Self::run).
-    pub(crate) async fn messages(&self, what: What) -> Result<Receipts> {
+    pub(crate) async fn messages(&self, what: RequestKind) -> Result<Receipts> {
         match &self.how {
             How::Now | How::Beside => Ok(self.group.wait(what)?.received),
             How::Later(between) => Ok(between.ask(what).await.received),
@@ -217,7 +219,7 @@ where
     }
 
     /// The operation that must end before the call continues, and its completion action.
-    fn next(self) -> std::result::Result<(What, CompletionAction), Failure> {
+    fn next(self) -> std::result::Result<(RequestKind, CompletionAction), Failure> {
         let what = self.between.with(|what, _| what.take()).ok_or_else(|| idle(&self.shared))?;
         let then = move |ended| {
             self.between.with(|_, done| *done = Some(ended));

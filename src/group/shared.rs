@@ -11,7 +11,7 @@ use std::{
 
 use unisono_engine::{
     Called, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup, Outcome, OutputAccess,
-    StalledOperation, Stop, WORLD, What, WorkRequest,
+    RequestKind, StalledOperation, Stop, WORLD, WorkRequest,
     call::Cargo,
     memory::{Aside, Borrowed, Overlap, SpanError},
 };
@@ -195,7 +195,7 @@ impl GroupState {
         options: &CallOptions,
     ) -> Result<Work<B>> {
         let action = CompletionAction::Return(Some(Box::new((held, aside))));
-        let outcome = self.submit(call, What::Collective(Box::new(operation)), action, options)?;
+        let outcome = self.submit(call, RequestKind::Collective(Box::new(operation)), action, options)?;
         Ok(Work::begun::<Aside>(outcome, &self.runtime))
     }
 
@@ -208,7 +208,7 @@ impl GroupState {
     pub(crate) fn submit(
         &self,
         call: &'static str,
-        what: What,
+        what: RequestKind,
         action: CompletionAction,
         options: &CallOptions,
     ) -> Result<Arc<Outcome>> {
@@ -217,7 +217,7 @@ impl GroupState {
         self.runtime.prepare()?;
         let (completion, outcome) = Completion::new(self.timeout(options), action);
         let task = WorkRequest { what, completion };
-        if let What::Collective(..) = task.what {
+        if let RequestKind::Collective(..) = task.what {
             self.order.begin(call, task, (&self.runtime, self.comm_id))?;
         } else {
             self.runtime.check_calls(call)?;
@@ -352,8 +352,10 @@ impl GroupState {
         let (completion, outcome) = Completion::new(NEVER, CompletionAction::Return(None));
         // This thread counts as blocked although the wait below has a limit: it continues only when the others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime
-            .ask(self.comm_id, WorkRequest { what: What::Collective(Box::new(operation)), completion });
+        self.runtime.ask(
+            self.comm_id,
+            WorkRequest { what: RequestKind::Collective(Box::new(operation)), completion },
+        );
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }

@@ -33,8 +33,8 @@ pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Operation, Outcome, Settings,
-    SubmissionEntry, Supervisor as _, What, WorkRequest, memory::Registry,
+    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Operation, Outcome,
+    RequestKind, Settings, SubmissionEntry, Supervisor as _, WorkRequest, memory::Registry,
 };
 use unisono_schedule::{Rank, select::table::Table};
 
@@ -224,7 +224,7 @@ impl Runtime {
     }
 
     /// Runs an operation of a communicator; without queueing on this thread, if no thread drives.
-    pub(crate) fn call(&self, comm_id: CommId, what: What, timeout: Duration) -> Result<Done> {
+    pub(crate) fn call(&self, comm_id: CommId, what: RequestKind, timeout: Duration) -> Result<Done> {
         let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(None));
         let task = WorkRequest { what, completion };
         match self.try_lock_driver() {
@@ -252,7 +252,7 @@ impl Runtime {
         let mut completion = || Completion::new(timeout, CompletionAction::Return(memory()));
         let Some(lock) = self.try_lock_driver() else {
             let (completion, outcome) = completion();
-            self.ask(comm_id, WorkRequest { what: What::Collective(Box::new(operation)), completion });
+            self.ask(comm_id, WorkRequest { what: RequestKind::Collective(Box::new(operation)), completion });
             return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
 use super::{
-    Bench, Result, What, parse_dtype,
+    Bench, Benchmark, Result, parse_dtype,
     report::{self, Report},
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) struct Asked {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put; several one
     /// after the other
     #[arg(value_name = "COLLECTIVE", value_delimiter = ',', required = true, value_parser = parse_what)]
-    whats: Vec<What>,
+    whats: Vec<Benchmark>,
     /// The smallest size in bytes, for instance 8, 4K, 1M. As in nccl-tests, it is the size of the whole vector, rounded down to
     /// whole elements (and to equal blocks if every rank has a block)
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
@@ -114,9 +114,11 @@ pub(super) struct Asked {
     pub(super) json: Option<PathBuf>,
 }
 
-fn parse_what(text: &str) -> std::result::Result<What, String> {
-    let all = || Collective::ALL.map(What::Collective).into_iter().chain([What::SendRecv, What::Put]);
-    words::known(text, all().find(|what| what.name() == text), "bench", all().map(What::name))
+fn parse_what(text: &str) -> std::result::Result<Benchmark, String> {
+    let all = || {
+        Collective::ALL.map(Benchmark::Collective).into_iter().chain([Benchmark::SendRecv, Benchmark::Put])
+    };
+    words::known(text, all().find(|what| what.name() == text), "bench", all().map(Benchmark::name))
 }
 
 fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
@@ -153,7 +155,7 @@ impl Asked {
     /// The number of ranks that it starts on this many cores, and why: one on each; 2 if only pairs are measured, or if there is one core.
     fn own_number(&self, cores: u32) -> (u32, String) {
         match self.whats[..] {
-            [What::Put] => (2, "which a put takes".to_owned()),
+            [Benchmark::Put] => (2, "which a put takes".to_owned()),
             _ if cores >= 2 => (cores, "one for each core that this process may use".to_owned()),
             _ => (2, format!("where this process may use {}", words::some(cores as usize, "core"))),
         }
@@ -182,7 +184,7 @@ impl Asked {
 
     /// The measurements of one collective, of messages or of puts. Beside other measurements, one has only the options that mean
     /// something for it.
-    fn each(&self, what: What, ranks: usize) -> Vec<Bench> {
+    fn each(&self, what: Benchmark, ranks: usize) -> Vec<Bench> {
         let among = self.whats.len() > 1;
         let dtypes = each_of(self.dtype, Dtype::ALL);
         let mut all: Vec<Bench> = Vec::new();
@@ -261,9 +263,10 @@ impl Bench {
     /// This measurement without the options that mean something only for others.
     fn meant(self) -> Self {
         let (what, mut asked) = (self.what, self.asked);
-        let keeps = |is: fn(What) -> bool| is(what) || !asked.whats.iter().any(|&other| is(other));
-        let (collective, typed) = (keeps(What::is_collective), keeps(|what| what != What::Put));
-        let (reduces, rooted, both) = (keeps(What::reduces), keeps(What::has_root), keeps(What::has_both));
+        let keeps = |is: fn(Benchmark) -> bool| is(what) || !asked.whats.iter().any(|&other| is(other));
+        let (collective, typed) = (keeps(Benchmark::is_collective), keeps(|what| what != Benchmark::Put));
+        let (reduces, rooted, both) =
+            (keeps(Benchmark::reduces), keeps(Benchmark::has_root), keeps(Benchmark::has_both));
         if !keeps(|what| !what.is_collective()) {
             asked.window.clear();
         }

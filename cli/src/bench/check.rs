@@ -7,7 +7,7 @@ use super::data::{self, Sample};
 
 /// A collective and this rank's place in it.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct RankPart {
     pub collective: Collective,
     pub op: ReduceOp,
     pub root: usize,
@@ -15,7 +15,7 @@ pub(super) struct Part {
     pub ranks: usize,
 }
 
-impl Part {
+impl RankPart {
     /// Fills the input.
     pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
         if self.collective.reduces() {
@@ -63,8 +63,8 @@ mod tests {
     const RANKS: usize = 4;
     const COUNT: usize = 6;
 
-    fn part(collective: Collective, rank: usize) -> Part {
-        Part { collective, op: ReduceOp::Sum, root: 2, rank, ranks: RANKS }
+    fn part(collective: Collective, rank: usize) -> RankPart {
+        RankPart { collective, op: ReduceOp::Sum, root: 2, rank, ranks: RANKS }
     }
 
     /// What every rank has before a collective, and a right output of each.

@@ -10,7 +10,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     Bench, Result,
-    check::Part,
+    check::RankPart,
     compute::Crew,
     data::{OperandMemory, with_memory},
     operands::CallMemory,
@@ -37,7 +37,7 @@ pub(super) fn sweep(
         report.raw = put_pair::bandwidth(group, options)?;
     }
     let (op, root) = (bench.op(), bench.root());
-    let part = Part { collective, op, root, rank: group.rank(), ranks: group.size() };
+    let part = RankPart { collective, op, root, rank: group.rank(), ranks: group.size() };
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
     let progress = Progress::new(sizes.len(), group.rank() == 0);
     let mut wrong = 0;
@@ -80,7 +80,7 @@ pub(super) struct Run<'a> {
     pub group: &'a ProcessGroup,
     pub bench: &'a Bench,
     /// This rank's part, which makes the input and checks the output.
-    pub part: Part,
+    pub part: RankPart,
     bytes: usize,
     in_place: bool,
     pub progress: &'a Progress,
@@ -99,7 +99,7 @@ impl Run<'_> {
 
     /// The numbers of elements of the input and of the output of rank `rank`.
     pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
-        let Part { collective, root, ranks, .. } = self.part;
+        let RankPart { collective, root, ranks, .. } = self.part;
         let root = if collective.has_root() { root } else { 0 };
         let job = Job { root, ..Job::new(collective, rank, ranks, count) };
         Ok(job.lengths().ok_or("the sizes overflow")?)

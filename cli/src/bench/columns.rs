@@ -1,7 +1,7 @@
 //! The columns of each kind of measurement. A collective's are those of nccl-tests, in the same places.
 
 use super::{
-    Bench, What,
+    Bench, Benchmark,
     rows::{Case, Flow, MessageRow, OverlapRow, Rates, Row},
     table::Column,
 };
@@ -9,21 +9,21 @@ use super::{
 /// The meaning of the numbers.
 pub(super) const fn meaning(bench: &Bench) -> &'static str {
     match bench.what {
-        What::Collective(_) if bench.asked.overlap => {
+        Benchmark::Collective(_) if bench.asked.overlap => {
             "of the collective alone, a computation alone, and both at once (p50, slowest rank); \
              hidden: 100 - 100 (both - alone) / collective, behind sleep and behind work on every core"
         }
-        What::Collective(_) if bench.asked.detail => {
+        Benchmark::Collective(_) if bench.asked.detail => {
             "min, p50, p99 of single calls after a barrier (slowest rank), and the mean of calls back to back"
         }
-        What::Collective(_) => {
+        Benchmark::Collective(_) => {
             "time: median of single calls after a barrier, slowest rank; GB of 10^9 bytes; more: --detail"
         }
-        What::SendRecv => {
+        Benchmark::SendRecv => {
             "latency one way; rates of all pairs together, one way and in each of both directions at once, with as many \
              messages under way as window says"
         }
-        What::Put => {
+        Benchmark::Put => {
             "latency one way; rates one way and in each of both directions at once, with as many puts outstanding as window says"
         }
     }

@@ -76,7 +76,7 @@ impl BenchCommand {
 /// A measurement: one collective, messages or puts, with one type, reduction and root.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
-    what: What,
+    what: Benchmark,
     dtype: Option<Dtype>,
     op: Option<ReduceOp>,
     root: Option<usize>,
@@ -86,13 +86,13 @@ pub(crate) struct Bench {
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Benchmark {
     Collective(Collective),
     SendRecv,
     Put,
 }
 
-impl What {
+impl Benchmark {
     fn name(self) -> &'static str {
         match self {
             Self::Collective(collective) => collective.name(),
@@ -174,7 +174,7 @@ impl Bench {
                 return Err(format!("--algorithm {algorithm}: {name} has no algorithms").into());
             }
         }
-        let put = what == What::Put;
+        let put = what == Benchmark::Put;
         if put && asked.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
         }
@@ -215,9 +215,9 @@ impl Bench {
     fn measure(&self, group: &ProcessGroup, options: &Options, report: &mut Report) -> Result<u64> {
         report.begin(self);
         match self.what {
-            What::Put => put::sweep(group, self, options, report).map(|()| 0),
-            What::SendRecv => messages::sweep(group, self, report),
-            What::Collective(collective) => collective::sweep(group, self, collective, options, report),
+            Benchmark::Put => put::sweep(group, self, options, report).map(|()| 0),
+            Benchmark::SendRecv => messages::sweep(group, self, report),
+            Benchmark::Collective(collective) => collective::sweep(group, self, collective, options, report),
         }
     }
 

@@ -7,7 +7,7 @@ use unisono_schedule::Collective;
 
 use super::{
     Result,
-    check::Part,
+    check::RankPart,
     data::{OperandMemory, Sample},
 };
 
@@ -28,7 +28,7 @@ pub(super) enum CallMemory<M> {
 impl<M: OperandMemory> CallMemory<M> {
     /// Takes memory for this many elements of input and of output from `zeros`.
     pub(super) fn new(
-        part: &Part,
+        part: &RankPart,
         in_place: bool,
         (inputs, outputs): (usize, usize),
         zeros: impl Fn(usize) -> Result<M>,
@@ -48,8 +48,8 @@ impl<M: OperandMemory> CallMemory<M> {
     }
 
     /// Calls the collective.
-    pub(super) fn call(&mut self, group: &ProcessGroup, part: &Part) -> Result<()> {
-        let Part { collective, op, root, .. } = *part;
+    pub(super) fn call(&mut self, group: &ProcessGroup, part: &RankPart) -> Result<()> {
+        let RankPart { collective, op, root, .. } = *part;
         match self {
             Self::Apart { input, output } => call(group, collective, op, root, input, output)?,
             Self::InPlace { data, .. } => match collective {
@@ -68,7 +68,7 @@ impl<M: OperandMemory> CallMemory<M> {
     }
 
     /// Prepares the memory for a call that is checked, so that no old value passes for the result.
-    pub(super) fn prepare(&mut self, part: &Part) {
+    pub(super) fn prepare(&mut self, part: &RankPart) {
         match self {
             Self::Apart { input, output } => part.spoil(input, output),
             Self::InPlace { data, input, .. } => {
@@ -79,7 +79,7 @@ impl<M: OperandMemory> CallMemory<M> {
     }
 
     /// The number of elements of the output that are wrong after that call.
-    pub(super) fn wrong(&self, part: &Part) -> u64 {
+    pub(super) fn wrong(&self, part: &RankPart) -> u64 {
         match self {
             Self::Apart { input, output } => part.wrong(input.len(), output),
             Self::InPlace { data, input, output } => part.wrong(input.len(), &data[output.clone()]),
@@ -116,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    fn in_place(collective: Collective, rank: usize) -> (Part, CallMemory<Vec<f32>>) {
-        let part = Part { collective, op: ReduceOp::Sum, root: 1, rank, ranks: 3 };
+    fn in_place(collective: Collective, rank: usize) -> (RankPart, CallMemory<Vec<f32>>) {
+        let part = RankPart { collective, op: ReduceOp::Sum, root: 1, rank, ranks: 3 };
         let lengths = Job { root: 1, ..Job::new(collective, rank, 3, 4) }.lengths().unwrap();
         (part, CallMemory::new(&part, true, lengths, |len| Ok(vec![0.0; len])).unwrap())
     }

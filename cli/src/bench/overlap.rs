@@ -12,7 +12,7 @@ use unisono_schedule::Collective;
 
 use super::{
     Result,
-    check::Part,
+    check::RankPart,
     collective::{Run, SECONDS, iterations},
     compute::{Computation, Crew, FIRST},
     data::OperandMemory,
@@ -139,7 +139,7 @@ impl<M: OperandMemory> Calls<'_, M> {
         // The barrier follows the copy, which does not end at the same time on all ranks.
         self.run.group.barrier()?;
         let begun = Instant::now();
-        let (begin, Part { collective, op, root, .. }) = (self.run.group.begin(), self.run.part);
+        let (begin, RankPart { collective, op, root, .. }) = (self.run.group.begin(), self.run.part);
         self.memory = Some(match collective {
             Collective::AllReduce => (input, finish(begin.all_reduce(output, op)?, compute)?),
             Collective::Reduce => (input, finish(begin.reduce(output, op, root)?, compute)?),

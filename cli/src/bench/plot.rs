@@ -36,10 +36,10 @@ struct Times {
 
 /// What a line of the picture shows: its name with its place, the ranks, and properties that are named only if lines differ in
 /// them.
-type What = (String, usize, [Option<String>; 5]);
+type SeriesKey = (String, usize, [Option<String>; 5]);
 
 impl Record {
-    fn what(&self) -> What {
+    fn what(&self) -> SeriesKey {
         let place = if self.in_place == Some(true) { " in place" } else { "" };
         let more = [
             self.dtype.clone(),
@@ -56,7 +56,7 @@ impl Record {
 /// The results in one file of the same kind.
 struct Series {
     file: String,
-    what: What,
+    what: SeriesKey,
     records: Vec<Record>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     let differs: [bool; 5] = std::array::from_fn(|at| {
         all.iter().filter_map(|it| it.what.2[at].as_ref()).collect::<BTreeSet<_>>().len() > 1
     });
-    let name = |(collective, ranks, more): &What| {
+    let name = |(collective, ranks, more): &SeriesKey| {
         let more =
             more.iter().zip(differs).filter(|(_, differs)| *differs).filter_map(|(text, _)| text.as_ref());
         let more: String = more.map(|text| format!(", {text}")).collect();

@@ -12,7 +12,7 @@ use unisono::{ProcessGroup, Reduction};
 use unisono_transport::Limits;
 
 use super::{
-    Bench, Result, What, columns,
+    Bench, Benchmark, Result, columns,
     origin::Origin,
     ranks::second,
     rows::{Case, Flow, MessageRow, OverlapRow, Row, bus_factor},
@@ -134,11 +134,11 @@ impl Report {
         let over = format!("over {} ({})", self.limits.provider, self.limits.version);
         let second = second(ranks).unwrap_or_default();
         let what = match bench.what {
-            What::SendRecv => {
+            Benchmark::SendRecv => {
                 format!("send_recv on {ranks} ranks, pairs at once: {}, {over}, {memory}", ranks / 2)
             }
-            What::Put => format!("put between ranks 0 and {second} of {ranks} {over}"),
-            What::Collective(collective) => {
+            Benchmark::Put => format!("put between ranks 0 and {second} of {ranks} {over}"),
+            Benchmark::Collective(collective) => {
                 format!("{} on {ranks} ranks {over}, {memory}{place}{reproducible}", collective.name())
             }
         };
@@ -349,7 +349,7 @@ impl Report {
             let lines = wrapped(&format!("Algorithm              : {first}{more}"), self.width);
             lines.iter().for_each(|line| self.line(line));
         }
-        if what != What::Put {
+        if what != Benchmark::Put {
             let well = if wrong == 0 { "OK" } else { "FAILED" };
             self.line(&format!("# Wrong values           : {wrong} {well}"));
         }

@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
 use unisono_schedule::{Collective, cost::Fabric, price::Effort};
 
-use super::{Case, Priced, Result, describe, fit, measure_rank::Found};
+use super::{Case, Priced, Result, describe, fit, measure_rank::Measurements};
 use crate::{bench, words};
 
 /// The model is right if its fastest algorithm takes at most this many times the time of the fastest one.
@@ -162,7 +162,7 @@ fn rows(
 }
 
 /// Name, measured and predicted time of every algorithm, by measured time.
-fn both(case: &Case, found: &Found, bytes: usize) -> Vec<(&'static str, f64, f64)> {
+fn both(case: &Case, found: &Measurements, bytes: usize) -> Vec<(&'static str, f64, f64)> {
     let with_price = found.of(bytes).filter_map(|(algorithm, measured)| {
         let (plan, shape) = (algorithm.plan(case.collective)?, case.shape(algorithm));
         Some((algorithm.name, measured, Priced::of(case, algorithm, plan, shape, Effort::EXACT).seconds()?))

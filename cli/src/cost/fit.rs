@@ -16,7 +16,7 @@ use unisono_schedule::{
 
 use super::{
     Case, Result,
-    measure_rank::{self, Found, Raw},
+    measure_rank::{self, Measurements, Raw},
 };
 use crate::{bench::rows::median, invocation, words};
 
@@ -31,7 +31,7 @@ pub(super) fn run(
     at_once: usize,
     provider: Option<&str>,
     arguments: &[String],
-) -> Result<Found> {
+) -> Result<Measurements> {
     let mut command = invocation::command();
     // The launcher, and with it the ranks, ends with this process.
     command.args([crate::run::rank::NAME, &id().to_string(), "--"]).args(invocation::words());

@@ -52,7 +52,7 @@ pub(crate) struct OneRank {
 
 /// The results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct Measurements {
     /// The provider and the version of libfabric.
     pub(super) library: String,
     pub(super) raw: Option<Raw>,
@@ -96,7 +96,7 @@ impl OneRank {
         Ok(())
     }
 
-    fn find(&self, group: &ProcessGroup, options: &Options) -> Result<Found> {
+    fn find(&self, group: &ProcessGroup, options: &Options) -> Result<Measurements> {
         let limits = group.limits();
         let library = format!("{} ({})", limits.provider, limits.version);
         let raw = if self.raw { Some(raw(group, options)?) } else { None };
@@ -115,11 +115,11 @@ impl OneRank {
             let timed = ways.iter().zip(seconds);
             times.extend(timed.map(|(way, time)| (bytes, way.choice.algorithm.name.to_owned(), time)));
         }
-        Ok(Found { library, raw, times })
+        Ok(Measurements { library, raw, times })
     }
 }
 
-impl Found {
+impl Measurements {
     /// The algorithms of a size with their times (s).
     pub(super) fn of(&self, bytes: usize) -> impl Iterator<Item = (&'static Algorithm, f64)> {
         self.times.iter().filter(move |it| it.0 == bytes).filter_map(|it| Some((find(&it.1)?, it.2)))

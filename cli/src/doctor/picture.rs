@@ -19,7 +19,7 @@ enum Kind {
 }
 
 /// A part of the hardware, and the parts inside it.
-struct Part {
+struct RankPart {
     kind: Kind,
     /// A note about it: the level and the size of a cache.
     note: Option<String>,
@@ -116,9 +116,9 @@ fn devices(hardware: &Hardware, wanted: impl Fn(&Device) -> bool) -> String {
 }
 
 /// The parts of the hardware that divide cores, each inside the smallest one that has all its processors.
-fn tree(hardware: &Hardware) -> Vec<Part> {
+fn tree(hardware: &Hardware) -> Vec<RankPart> {
     let all = hardware.processors();
-    let part = |kind, processors: &Processors, note| Part {
+    let part = |kind, processors: &Processors, note| RankPart {
         kind,
         note,
         processors: processors.clone(),
@@ -143,7 +143,7 @@ fn tree(hardware: &Hardware) -> Vec<Part> {
     tree
 }
 
-fn insert(parts: &mut Vec<Part>, new: Part) {
+fn insert(parts: &mut Vec<RankPart>, new: RankPart) {
     match parts.iter_mut().find(|part| part.processors.include(&new.processors)) {
         Some(part) => insert(&mut part.inside, new),
         None => parts.push(new),
@@ -151,7 +151,7 @@ fn insert(parts: &mut Vec<Part>, new: Part) {
 }
 
 /// Parts side by side, equal ones together.
-fn words(parts: &[Part]) -> Vec<String> {
+fn words(parts: &[RankPart]) -> Vec<String> {
     let mut groups: Vec<(Kind, String, usize)> = Vec::new();
     let mut parts: Vec<_> = parts.iter().collect();
     parts.sort_by_key(|part| &part.processors);
@@ -175,7 +175,7 @@ fn words(parts: &[Part]) -> Vec<String> {
 }
 
 /// What follows the name of a part: notes, and what is inside it.
-fn rest(part: &Part) -> String {
+fn rest(part: &RankPart) -> String {
     let (mut notes, mut inner) = (Vec::from_iter(part.note.clone()), part);
     // Parts with the same processors are one part.
     while let [only] = &*inner.inside

@@ -85,7 +85,7 @@ impl fmt::Display for ProviderRequest {
 
 /// The result of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Way {
+pub(super) struct RequestResult {
     /// What is asked for.
     pub(super) request: ProviderRequest,
     /// True if it is the user's request or the default, and not for information.
@@ -96,7 +96,7 @@ pub(super) struct Way {
     pub(super) next: Vec<Candidate>,
 }
 
-impl Way {
+impl RequestResult {
     /// The result of a request that takes shared memory.
     fn shared(request: ProviderRequest, shared: &SharedMemory) -> Self {
         let shm = Candidate {
@@ -141,7 +141,7 @@ pub(super) struct Providers {
     /// The interface asked for.
     pub(super) interface: Option<String>,
     /// The result of each request: of the one that was made, or of the defaults and the usual ones.
-    pub(super) ways: Vec<Way>,
+    pub(super) ways: Vec<RequestResult>,
     /// If a request to libfabric was narrowed, and none gets a provider: what would be tried first otherwise.
     pub(super) otherwise: Option<Candidate>,
     /// All candidates of the first request to libfabric.
@@ -159,17 +159,17 @@ impl Providers {
         let mut requests = Vec::new();
         match &options.provider {
             Some(name) if name == SHM => {
-                found.ways.push(Way::shared(ProviderRequest::Named(name.clone()), shared));
+                found.ways.push(RequestResult::shared(ProviderRequest::Named(name.clone()), shared));
             }
             Some(name) => requests.push(ProviderRequest::Named(name.clone())),
             None => {
-                found.ways.push(Way::shared(ProviderRequest::OneHost, shared));
+                found.ways.push(RequestResult::shared(ProviderRequest::OneHost, shared));
                 requests.push(ProviderRequest::Hosts);
                 requests.extend(REQUESTS.map(|name| ProviderRequest::Named(name.to_owned())));
             }
         }
         for (at, request) in requests.into_iter().enumerate() {
-            let (way, candidates) = Way::surveyed(request, at == 0, options);
+            let (way, candidates) = RequestResult::surveyed(request, at == 0, options);
             found.ways.push(way);
             if at == 0 {
                 found.candidates = candidates;
@@ -179,7 +179,7 @@ impl Providers {
         let mut asked = found.ways.iter().filter(|way| way.request != ProviderRequest::OneHost);
         if narrowed && asked.all(|way| way.taken.is_err()) {
             let open = Options { provider: None, interface: None, ..options.clone() };
-            found.otherwise = Way::surveyed(ProviderRequest::Hosts, false, &open).0.taken.ok();
+            found.otherwise = RequestResult::surveyed(ProviderRequest::Hosts, false, &open).0.taken.ok();
         }
         found
     }
@@ -188,7 +188,7 @@ impl Providers {
         let mut section = Section::new("providers");
         let interface = self.interface.as_ref();
         let narrowed = interface.map_or_else(String::new, |interface| format!(" on interface {interface}"));
-        for Way { request, asked, taken, .. } in &self.ways {
+        for RequestResult { request, asked, taken, .. } in &self.ways {
             match taken {
                 Ok(taken) => section.ok(format!("{request}: {}; {}", taken.words(), taken.reason)),
                 Err(_) if *request == ProviderRequest::OneHost => {

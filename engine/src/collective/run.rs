@@ -16,7 +16,7 @@ use crate::{
     memory::SpanError,
     request::Operation,
     stop::{Result, Stop},
-    wire::{CollectiveHeader, MAX_FLOWS, Way, WindowClass},
+    wire::{CollectiveHeader, FlowWay, MAX_FLOWS, WindowClass},
 };
 
 /// The result of one pass over an operation.
@@ -346,7 +346,7 @@ impl Run {
         if !core.comm.flows.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
-        core.comm.owe(receiver, Way::Slots);
+        core.comm.owe(receiver, FlowWay::Slots);
         Ok(true)
     }
 
@@ -359,7 +359,7 @@ impl Run {
         }
         landing.take();
         landing.free();
-        core.comm.owe(receiver, Way::Direct);
+        core.comm.owe(receiver, FlowWay::Direct);
         Ok(true)
     }
 }

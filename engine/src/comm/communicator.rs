@@ -17,7 +17,7 @@ use crate::{
     completion::Completion,
     messages::{LongestWait, Messages},
     settings::Settings,
-    wire::{CommId, ControlKind, Way},
+    wire::{CommId, ControlKind, FlowWay},
 };
 
 /// A communicator, without its operation under way.
@@ -155,7 +155,7 @@ impl Comm {
 
     /// Messages of a flow were freed or have landed: queues credit if it is [due](Flows::owe). If it waits for a header or a clear to
     /// send, and the sender may wait for it, a control message is sent when this rank has nothing else to do.
-    pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
+    pub(crate) fn owe(&mut self, receiver: usize, way: FlowWay) {
         // A member that needs no credit may have dropped the communicator, or all ranks are in the last barrier.
         if self.shutdown.has_left() || self.shutdown.is_last_barrier() {
             return;

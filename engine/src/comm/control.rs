@@ -12,7 +12,7 @@ use crate::{
     call::Signature,
     endpoint::control_token,
     stop::Result,
-    wire::{ClearToSend, ControlKind, Handshake, Immediate, MailboxEntry, Way, WindowClass, low},
+    wire::{ClearToSend, ControlKind, FlowWay, Handshake, Immediate, MailboxEntry, WindowClass, low},
 };
 
 /// The part of an entry that credits are written to. Only their immediate counts.
@@ -70,7 +70,7 @@ impl Core<'_> {
         for _ in 0..comm.mailbox.queue.len() {
             let Some(&(to, message)) = comm.mailbox.queue.front() else { break };
             let (part, immediate) = match message {
-                ControlMessage::Part(about) => (about.part(), comm.identity.immediate(about)),
+                ControlMessage::MessagePart(about) => (about.part(), comm.identity.immediate(about)),
                 ControlMessage::Credit(receiver, way) => {
                     let reply = comm.flows.receivers[receiver].reply;
                     let flow = comm.flows.incoming(receiver, way);
@@ -111,10 +111,15 @@ impl Core<'_> {
     }
 
     /// Credit of a peer has arrived.
-    pub(super) fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), ProtocolViolation> {
+    pub(super) fn credited(
+        &mut self,
+        sender: usize,
+        way: FlowWay,
+        freed: u16,
+    ) -> Result<(), ProtocolViolation> {
         self.sending(sender, |end| match way {
-            Way::Slots => end.flow.credit(freed),
-            Way::Direct => end.writes.credit(freed),
+            FlowWay::Slots => end.flow.credit(freed),
+            FlowWay::Direct => end.writes.credit(freed),
         })
     }
 
@@ -162,8 +167,9 @@ impl Core<'_> {
                 // If the window is unknown, nothing was sent that could be credited.
                 let Some(sender) = self.comm.flows.sender(from, WindowClass::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (clear_to_send.written, clear_to_send.freed);
-                let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
-                let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
+                let credit = self.credited(sender, FlowWay::Direct, (written & 0xffff) as u16);
+                let credit =
+                    credit.and_then(|()| self.credited(sender, FlowWay::Slots, (sent & 0xffff) as u16));
                 credit.map_err(|violation| self.violation(from, violation.0))
             }
         }
@@ -185,7 +191,7 @@ impl Core<'_> {
         if comm.shutdown.is_end_known() {
             return Ok(());
         }
-        comm.mailbox.queue.push_back((from, ControlMessage::Part(ControlKind::Read)));
+        comm.mailbox.queue.push_back((from, ControlMessage::MessagePart(ControlKind::Read)));
         if comm.mailbox.has_queued() {
             self.send_control()?;
         }

@@ -14,7 +14,7 @@ use crate::{
     memory::{self, Stretch},
     request::Operation,
     stop::{Result, Stop},
-    wire::{FlowHeader, HEADER, Way, WindowClass},
+    wire::{FlowHeader, FlowWay, HEADER, WindowClass},
 };
 
 /// A communicator together with the port.
@@ -64,7 +64,7 @@ impl Core<'_> {
         comm.collectives.put_left(record.lane);
         if let Some((receiver, slot)) = record.hold {
             comm.flows.receivers[receiver].release(slot);
-            comm.owe(receiver, Way::Slots);
+            comm.owe(receiver, FlowWay::Slots);
         }
     }
 
@@ -94,7 +94,7 @@ impl Core<'_> {
             let credit = self.sending(sender, |end| end.flow.credit(freed));
             credit.map_err(|violation| self.violation(from, violation.0))?;
         }
-        self.comm.owe(flow, Way::Slots);
+        self.comm.owe(flow, FlowWay::Slots);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Core<'_> {
         }
         let arrived = self.comm.flows.landings[flow].arrive(number);
         arrived.map_err(|violation| self.port.forged(violation.0))?;
-        self.comm.owe(flow, Way::Direct);
+        self.comm.owe(flow, FlowWay::Direct);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::{
     access,
     call::{Signature, narrow},
     settings::{Settings, WindowSize},
-    wire::{CollectiveHeader, HEADER, PAYLOAD, Way, WindowClass},
+    wire::{CollectiveHeader, FlowWay, HEADER, PAYLOAD, WindowClass},
 };
 
 /// Stands for the index of a flow that does not exist yet.
@@ -37,7 +37,7 @@ pub(crate) struct Flows {
     /// By member, the first flow from it of each class; [`NONE`] if there is none.
     pub(super) incoming: Vec<[u32; 3]>,
     /// Receivers whose senders are to get credit when there is time.
-    debts: Vec<(usize, Way)>,
+    debts: Vec<(usize, FlowWay)>,
 }
 
 impl Flows {
@@ -109,10 +109,10 @@ impl Flows {
     }
 
     /// Either receiving end of a flow.
-    pub(super) fn incoming(&mut self, receiver: usize, way: Way) -> &mut IncomingFlow {
+    pub(super) fn incoming(&mut self, receiver: usize, way: FlowWay) -> &mut IncomingFlow {
         match way {
-            Way::Slots => &mut self.receivers[receiver],
-            Way::Direct => &mut self.landings[receiver],
+            FlowWay::Slots => &mut self.receivers[receiver],
+            FlowWay::Direct => &mut self.landings[receiver],
         }
     }
 
@@ -155,7 +155,7 @@ impl Flows {
 
     /// Messages of a flow were freed or have landed. Returns the sender if its credit is to be sent at once, since all slots are free.
     /// Other credit that is due waits: if the last one was sent in a header or a clear to send, so is the next.
-    pub(super) fn owe(&mut self, receiver: usize, way: Way) -> Option<Rank> {
+    pub(super) fn owe(&mut self, receiver: usize, way: FlowWay) -> Option<Rank> {
         let flow = self.incoming(receiver, way);
         let (from, exhausted, due) = (flow.from, flow.exhausted(), flow.owes() || flow.stalls());
         if exhausted {
@@ -168,7 +168,7 @@ impl Flows {
     }
 
     /// Hands out credit that is due: if this rank is `idle`, all of it; else only the credit that is not sent in a header or a clear to send.
-    pub(super) fn settle_debts(&mut self, idle: bool, mut send: impl FnMut(Rank, usize, Way)) {
+    pub(super) fn settle_debts(&mut self, idle: bool, mut send: impl FnMut(Rank, usize, FlowWay)) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&(receiver, way)| {
             let flow = self.incoming(receiver, way);

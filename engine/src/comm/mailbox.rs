@@ -10,7 +10,7 @@ use unisono_transport::{Error, Region, RemoteRegion, Transport};
 use crate::{
     access,
     call::Signature,
-    wire::{ClearToSend, ControlKind, MailboxEntry, Way, WindowClass},
+    wire::{ClearToSend, ControlKind, FlowWay, MailboxEntry, WindowClass},
 };
 
 /// The most clears to send that are kept of a peer: for the present operation, and for the next one if the peer has begun it.
@@ -20,9 +20,9 @@ const CLEAR_TO_SENDS: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ControlMessage {
     /// A part of this rank's entry in the peer's mailbox (docs/wire.md).
-    Part(ControlKind),
+    MessagePart(ControlKind),
     /// Credit for a flow, by the index of its receiver.
-    Credit(usize, Way),
+    Credit(usize, FlowWay),
 }
 
 /// The mailbox of a member, and what control messages to it and from it have said.
@@ -104,12 +104,12 @@ impl Mailbox {
     /// Queues a control message, and keeps the part that it writes to the mailbox of `to`.
     pub(crate) fn send<T: Pod>(&mut self, to: Rank, about: ControlKind, part: T) -> Result<(), Error> {
         access::store(&self.sources, to * size_of::<MailboxEntry>() + about.part().start, &part)?;
-        self.queue.push_back((to, ControlMessage::Part(about)));
+        self.queue.push_back((to, ControlMessage::MessagePart(about)));
         Ok(())
     }
 
     /// Queues credit for a flow from this member.
-    pub(super) fn send_credit(&mut self, to: Rank, receiver: usize, way: Way) {
+    pub(super) fn send_credit(&mut self, to: Rank, receiver: usize, way: FlowWay) {
         self.queue.push_back((to, ControlMessage::Credit(receiver, way)));
     }
 

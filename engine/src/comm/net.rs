@@ -8,7 +8,7 @@ use super::{communicator::Comm, core::Core, shutdown::ShutdownState};
 use crate::{
     endpoint::{Port, control_of_token},
     stop::Result,
-    wire::{CommId, Immediate, Way},
+    wire::{CommId, FlowWay, Immediate},
 };
 
 /// The communicators that this rank is leaving, or has left before other members.
@@ -123,8 +123,8 @@ impl Net {
                 let mut core = self.core(comm_id)?;
                 core.port.arrived(core.comm.identity.world(core.comm.flows.receivers[receiver].from));
                 match way {
-                    Way::Slots => core.message_arrived(receiver, number, len)?,
-                    Way::Direct => core.write_arrived(receiver, number)?,
+                    FlowWay::Slots => core.message_arrived(receiver, number, len)?,
+                    FlowWay::Direct => core.write_arrived(receiver, number)?,
                 }
                 self.mark_changed(comm_id);
                 Ok(())

@@ -9,7 +9,7 @@ use crate::{
     access,
     endpoint::PutRecord,
     stop::Result,
-    wire::{FlowHeader, HEADER, Immediate, PAYLOAD, Way},
+    wire::{FlowHeader, FlowWay, HEADER, Immediate, PAYLOAD},
 };
 
 /// The source of a put, and the resources that the put's end frees.
@@ -76,7 +76,7 @@ impl Core<'_> {
         let slot = end.flow.first + end.flow.slot(number) * stride(end.slot_bytes) as u64;
         let target = Target { region: end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
         let immediate =
-            Immediate::Data { flow: end.flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
+            Immediate::Data { flow: end.flow.id, way: FlowWay::Slots, number: (number & 0xffff) as u16 };
         if !self.post(ready, true, target, immediate)? {
             return Ok(false);
         }
@@ -96,7 +96,7 @@ impl Core<'_> {
         let ReadyPut { sender, bytes, .. } = ready;
         let flow = &self.comm.flows.senders[sender].writes;
         let number = (flow.sent & 0xffff) as u16;
-        let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
+        let immediate = Immediate::Data { flow: flow.id, way: FlowWay::Direct, number };
         let posted = self.post(ready, false, target, immediate)?;
         if posted {
             self.sending(sender, |end| end.writes.advance(bytes));

@@ -25,7 +25,7 @@ use crate::{
     call::narrow,
     settings::WindowSize,
     stop::Result,
-    wire::{Close, CommId, ControlKind, MAX_FLOWS, MAX_SLOTS, Way, Window, WindowClass, low},
+    wire::{Close, CommId, ControlKind, FlowWay, MAX_FLOWS, MAX_SLOTS, Window, WindowClass, low},
 };
 
 impl Comm {
@@ -229,8 +229,8 @@ impl Core<'_> {
             port.clock += 1;
             window.used = port.clock;
             for flow in window.flows() {
-                self.comm.owe(flow, Way::Slots);
-                self.comm.owe(flow, Way::Direct);
+                self.comm.owe(flow, FlowWay::Slots);
+                self.comm.owe(flow, FlowWay::Direct);
             }
             return Ok(());
         }

@@ -41,7 +41,7 @@ impl Want {
 
 /// A kept message that a receive takes.
 #[derive(Debug)]
-pub(crate) struct Found<M> {
+pub(crate) struct KeptMessage<M> {
     /// The number that [`Matching::keep`] has returned.
     pub number: u64,
     pub message: M,
@@ -63,13 +63,13 @@ impl<R, M> Default for Matching<R, M> {
 
 impl<R, M> Matching<R, M> {
     /// Takes the earliest message for a receive; if there is none, the receive waits.
-    pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(Found<M>, R)> {
+    pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(KeptMessage<M>, R)> {
         let number = self.messages.first(want.key());
         let Some((number, (_, message))) = number.zip(number.and_then(|it| self.messages.take(it))) else {
             self.receives.push(want.key(), (want, receive));
             return None;
         };
-        Some((Found { number, message }, receive))
+        Some((KeptMessage { number, message }, receive))
     }
 
     /// Takes the earliest receive for a message that has arrived.

@@ -24,7 +24,7 @@ pub(crate) use self::queue::LOOKS;
 use self::{landings::Landings, matching::Matching};
 pub(crate) use self::{
     landings::{Landing, PIECE, Receiving},
-    matching::{Envelope, Found, Want},
+    matching::{Envelope, KeptMessage, Want},
     queue::look,
     waits::LongestWait,
 };

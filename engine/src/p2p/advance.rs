@@ -11,8 +11,8 @@ use crate::{
     completion::Completion,
     memory::Fresh,
     messages::{
-        Described, Early, EarlyState, Found, LONG, Landing, Messages, Receiving, SendStage, Sending, Want,
-        look,
+        Described, Early, EarlyState, KeptMessage, LONG, Landing, Messages, Receiving, SendStage, Sending,
+        Want, look,
     },
     request::{Inbound, Outbound, Place},
     stop::{Result, Stop},
@@ -39,7 +39,7 @@ impl Core<'_> {
         self.comm.messages.wait_until(completion.deadline);
         match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
             None => Ok(()),
-            Some((Found { number, message }, receiving)) => self.early(number, message, receiving),
+            Some((KeptMessage { number, message }, receiving)) => self.early(number, message, receiving),
         }
     }
 

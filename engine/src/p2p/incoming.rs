@@ -16,7 +16,7 @@ use crate::{
     messages::{Described, Early, EarlyState, Landing, PIECE, PriorityEntry, Receiving, SendStage},
     request::Place,
     stop::{Result, Stop},
-    wire::{MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo, Way},
+    wire::{FlowWay, MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo},
 };
 
 impl Core<'_> {
@@ -56,7 +56,7 @@ impl Core<'_> {
             receiver.take();
             receiver.free();
             receiver.reply = Some(header.flow.reply.into());
-            self.comm.owe(flow, Way::Slots);
+            self.comm.owe(flow, FlowWay::Slots);
             took = true;
         }
         Ok((true, took))
@@ -81,7 +81,7 @@ impl Core<'_> {
                     }
                 }
             }
-            Some(Message::Part(part)) => self.part(flow, slot, (from, number), part.len)?,
+            Some(Message::MessagePart(part)) => self.part(flow, slot, (from, number), part.len)?,
             Some(Message::ClearToSend(clear)) => self.clear_to_send_arrived(from, number, &clear)?,
             None => return Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
         }
@@ -343,7 +343,7 @@ impl Core<'_> {
                     clear_to_send.pop_front();
                 }
                 self.comm.flows.landings[flow].free();
-                self.comm.owe(flow, Way::Direct);
+                self.comm.owe(flow, FlowWay::Direct);
                 if whole {
                     self.arrived((from, number))?;
                 }

@@ -14,7 +14,7 @@ use crate::{
     memory::{self, Bytes, Stretch},
     messages::{Messages, PriorityEntry, SendStage, Sending},
     stop::Result,
-    wire::{HEADER, Message, MessageClearToSend, Part, WindowClass},
+    wire::{HEADER, Message, MessageClearToSend, MessagePart, WindowClass},
 };
 
 /// A put through a slot.
@@ -115,7 +115,7 @@ impl Core<'_> {
             let size = kind.dtype.size();
             let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
             let source = sending.outbound.source.clone();
-            let message = Message::Part(Part { len: len as u64, unused: [0; 2] });
+            let message = Message::MessagePart(MessagePart { len: len as u64, unused: [0; 2] });
             let number = sending.number;
             let source = Some((&source, gone * size..(gone + len) * size));
             let put = SlotPut { message, number, source, id: Some(id) };

@@ -11,7 +11,7 @@ pub use self::{
 };
 
 /// A request to the engine.
-pub enum What {
+pub enum RequestKind {
     /// A collective.
     Collective(Box<Operation>),
     /// A send.
@@ -22,7 +22,7 @@ pub enum What {
     Several(Vec<Self>),
 }
 
-impl What {
+impl RequestKind {
     /// The bytes that it may move, as far as this rank knows.
     pub fn bytes(&self) -> usize {
         match self {

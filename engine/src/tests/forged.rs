@@ -4,14 +4,15 @@ use bytemuck::Zeroable;
 
 use super::{
     wire::{
-        ClearToSend, Close, ControlKind, HEADER, Immediate, MAX_RANKS, MailboxEntry, Way, WindowClass, low,
+        ClearToSend, Close, ControlKind, FlowWay, HEADER, Immediate, MAX_RANKS, MailboxEntry, WindowClass,
+        low,
     },
     *,
 };
 
 /// Immediates that mean nothing, each with the length of its message, if the transport tells it, and a part of the error.
 fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
-    let (slots, direct) = (Way::Slots, Way::Direct);
+    let (slots, direct) = (FlowWay::Slots, FlowWay::Direct);
     let message = |comm_id, from| Immediate::ControlMessage { comm_id, from, about: ControlKind::Handshake };
     vec![
         (Immediate::Data { flow: 100, way: slots, number: 0 }, None, "a message on flow 100"),
@@ -170,7 +171,7 @@ fn late_credit_of_a_group_that_has_ended_is_no_news() {
             net.port.outgoing.give_back(number, 1);
             let credit = |flow: usize| {
                 let flow = u32::try_from(flow).unwrap();
-                Immediate::Credit { flow, way: Way::Slots, freed: 1 }.encode() ^ mask
+                Immediate::Credit { flow, way: FlowWay::Slots, freed: 1 }.encode() ^ mask
             };
             net.arrived(credit(number), None).unwrap();
             forged(net.arrived(credit(number + 1), None), rank, "on which nothing was sent");

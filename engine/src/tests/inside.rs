@@ -2,7 +2,7 @@
 //! that are late anywhere, one that stops for ever, and one that cannot map the scratch of the others, so that its host sends messages.
 
 use super::{
-    one_shot::{Planned, Player, Way, assert_waits, players, step_in_any_order},
+    one_shot::{FlowWay, Planned, Player, assert_waits, players, step_in_any_order},
     *,
 };
 use crate::random::Random;
@@ -23,7 +23,7 @@ pub(super) const LEN: usize = 5;
 fn program(random: &mut Random, hosts: &'static [u32]) -> Vec<Planned> {
     let collectives = [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
     let one = |_| {
-        let way = Way::Inside(["leader", "lanes"][random.below(2)], hosts);
+        let way = FlowWay::Inside(["leader", "lanes"][random.below(2)], hosts);
         (collectives[random.below(3)], [1, 2, 9, 64, 333][random.below(5)], 0, way)
     };
     (0..LEN).map(one).collect()

@@ -31,7 +31,7 @@ impl Engine {
         self.driven_by(&sleepless).drive(&|| sleepless.0.get(), None).map_err(|halt| halt.stop).unwrap();
     }
 
-    fn begin_message(&mut self, what: What) -> Arc<Outcome> {
+    fn begin_message(&mut self, what: RequestKind) -> Arc<Outcome> {
         let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
         self.driven_by(&Nobody)
             .take(WORLD, WorkRequest { what, completion })
@@ -75,11 +75,11 @@ fn looks(many: usize, bytes: usize, first: bool) -> f64 {
             outcomes.push(engine.begin_message(if sends {
                 let (source, kind) =
                     (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: bytes });
-                What::Send(Outbound { to: 1, tag, kind, source })
+                RequestKind::Send(Outbound { to: 1, tag, kind, source })
             } else {
                 let output = borrowed.output.memory.clone();
                 let place = Place::There { output, count: bytes };
-                What::Receive(Inbound { from: Some(0), tag, form, dtype, alias: Alias::NONE, place })
+                RequestKind::Receive(Inbound { from: Some(0), tag, form, dtype, alias: Alias::NONE, place })
             }));
             engine.rest();
         }

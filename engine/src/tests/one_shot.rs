@@ -17,10 +17,10 @@ use crate::{
 pub(super) const LEN: usize = 6;
 
 /// What all ranks call: the collective, its elements, the root, and how it is done.
-pub(super) type Planned = (Collective, usize, Rank, Way);
+pub(super) type Planned = (Collective, usize, Rank, FlowWay);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum FlowWay {
     OneShot,
     /// In place. The memory of these ranks, a bit for each, is plain: this many bytes of it are copied to slots at once, or all run
     /// the schedule.
@@ -82,7 +82,7 @@ impl Player {
     fn begin_on(&mut self, (collective, count, root, way): Planned, ranks: usize, fixed: bool) {
         let job = Job { root, chunk: 16, lanes: 3, ..Job::new(collective, self.rank, ranks, count) };
         let (algorithm, spread) = match way {
-            Way::Inside(algorithm, hosts) => (algorithm, Spread::Of(hosts)),
+            FlowWay::Inside(algorithm, hosts) => (algorithm, Spread::Of(hosts)),
             _ => ("direct", Spread::Unknown),
         };
         let job = Job { spread, ..job };
@@ -96,21 +96,21 @@ impl Player {
             Borrowed::apart(input.clone().leak(), vec![-1_i64; outputs].leak())
         };
         let (mut task, outcome) = task::<i64>(call, &borrowed);
-        let What::Collective(operation) = &mut task.what else { panic!("another task") };
+        let RequestKind::Collective(operation) = &mut task.what else { panic!("another task") };
         if fixed {
             operation.access = OutputAccess::Nobody;
         }
         let plan = |algorithm: &str| find(algorithm).unwrap().plan(collective).unwrap();
         match way {
-            Way::Inside(algorithm, _) => {
+            FlowWay::Inside(algorithm, _) => {
                 // However few elements there are.
                 let inside = CallSchedule::inside(plan(algorithm), &job, 1 << 20, true);
                 operation.schedule = inside.unwrap_or_else(|| CallSchedule::Made(plan(algorithm).make(&job)));
             }
-            Way::OneShot => {
+            FlowWay::OneShot => {
                 operation.schedule = CallSchedule::Recorded(Recorded::shown(plan("direct"), &job));
             }
-            Way::InPlace { plain, staged } => {
+            FlowWay::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
                 let job = Job { shown: Some(Showing::InPlace), ..job };
                 operation.plan.shown = Some(Arc::new(ShownPlan { plan, job, copies: staged }));
@@ -128,7 +128,7 @@ impl Player {
         let output = operation.output.memory.region.clone();
         // Every other operation of a rank is called: a small one then takes its recorded steps as far as it gets.
         let outcome = match (task.what, (self.begun + self.rank) % 2) {
-            (What::Collective(operation), 1) => {
+            (RequestKind::Collective(operation), 1) => {
                 let completion = &mut || Completion::new(LIMIT, CompletionAction::Return(None));
                 let called = self.engine.driven_by(&Nobody).call(WORLD, *operation, completion);
                 match called.map_err(|halt| halt.stop).unwrap() {
@@ -227,12 +227,12 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
             // One round, or several.
             let staged = if memory == Memory::Staged { [64 * ranks, usize::MAX][random.below(2)] } else { 0 };
             let root = if collective.has_root() { random.below(ranks) } else { 0 };
-            return (collective, count, root, Way::InPlace { plain, staged });
+            return (collective, count, root, FlowWay::InPlace { plain, staged });
         }
         let collective = Collective::ALL[random.below(Collective::ALL.len())];
         // Bytes in the cache line of their description, and apart from it.
         let count = if collective == Collective::Barrier { 0 } else { [0, 1, 3, 4, 100][random.below(5)] };
-        (collective, count, if collective.has_root() { random.below(ranks) } else { 0 }, Way::OneShot)
+        (collective, count, if collective.has_root() { random.below(ranks) } else { 0 }, FlowWay::OneShot)
     };
     let program: Vec<Planned> = (0..LEN).map(|_| program()).collect();
     let blind = (memory == Memory::Unmapped).then(|| random.below(ranks));
@@ -308,8 +308,8 @@ fn a_rank_that_stops_is_waited_for_and_no_result_is_wrong() {
 
 #[test]
 fn what_was_borrowed_to_be_read_is_not_written() {
-    let in_place = |plain| Way::InPlace { plain, staged: 64 };
-    for way in [Way::OneShot, in_place(0), in_place(3)] {
+    let in_place = |plain| FlowWay::InPlace { plain, staged: 64 };
+    for way in [FlowWay::OneShot, in_place(0), in_place(3)] {
         let mut players = players(2, None);
         let call = (Collective::Broadcast, 4, 0, way);
         players[0].begin(call, 2);

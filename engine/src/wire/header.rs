@@ -80,7 +80,7 @@ impl MessageInfo {
 /// A part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Part {
+pub(crate) struct MessagePart {
     /// The number of elements that follow.
     pub len: u64,
     /// 0.
@@ -112,7 +112,7 @@ pub(crate) enum Message {
     /// The notice of a message whose elements are sent when the receiver is ready for them.
     RequestToSend(MessageInfo),
     /// Some elements of a message that was cleared to send.
-    Part(Part),
+    MessagePart(MessagePart),
     /// The receiver is ready for the message of that number.
     ClearToSend(MessageClearToSend),
 }
@@ -123,7 +123,7 @@ impl Message {
         let (kind, body) = match self {
             Self::Whole(info) => (0, cast(info)),
             Self::RequestToSend(info) => (1, cast(info)),
-            Self::Part(part) => (2, cast(part)),
+            Self::MessagePart(part) => (2, cast(part)),
             Self::ClearToSend(clear) => (3, cast(clear)),
         };
         MessageHeader { flow, number, kind, reserved: [0; 7], body }
@@ -134,7 +134,7 @@ impl Message {
         Some(match header.kind {
             0 => Self::Whole(cast(header.body)),
             1 => Self::RequestToSend(cast(header.body)),
-            2 => Self::Part(cast(header.body)),
+            2 => Self::MessagePart(cast(header.body)),
             3 => Self::ClearToSend(cast(header.body)),
             _ => return None,
         })

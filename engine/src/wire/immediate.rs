@@ -21,9 +21,9 @@ pub const MAX_MEMBERS: usize = 1 << 14;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// A message landed on the flow with this number at the receiver.
-    Data { flow: u32, way: Way, number: u16 },
+    Data { flow: u32, way: FlowWay, number: u16 },
     /// The receiver of a flow has freed this many of its messages; `flow` is its number at the sender.
-    Credit { flow: u32, way: Way, freed: u16 },
+    Credit { flow: u32, way: FlowWay, freed: u16 },
     /// Rank `from` of the communicator has written to its entry in that communicator's mailbox.
     ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
 }
@@ -98,7 +98,7 @@ impl Immediate {
     /// The meaning of any bits.
     pub(crate) fn decode(bits: u32) -> Self {
         let flow = bits >> 16 & 0x1fff;
-        let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
+        let way = if bits & FlowWay::Direct.bit() == 0 { FlowWay::Slots } else { FlowWay::Direct };
         let low = (bits & 0xffff) as u16;
         match bits >> 30 {
             0 => Self::Data { flow, way, number: low },
@@ -117,14 +117,14 @@ impl Immediate {
 
 /// The two ways of a flow. Each has its own message numbers and credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum FlowWay {
     /// Into the slots of a window.
     Slots,
     /// Straight into the receiver's output.
     Direct,
 }
 
-impl Way {
+impl FlowWay {
     /// Its bit of the immediate, above the flow's.
     const fn bit(self) -> u32 {
         (self as u32) << 29

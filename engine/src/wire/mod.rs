@@ -11,9 +11,9 @@ pub(crate) use self::tests::fuzz;
 pub(crate) use self::{
     header::{
         CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
-        PAYLOAD, Part,
+        MessagePart, PAYLOAD,
     },
-    immediate::{ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, WindowClass, low},
+    immediate::{ControlKind, FlowWay, Immediate, MAX_COMMS, MAX_FLOWS, WindowClass, low},
     mailbox::{ClearToSend, Close, Handshake, MAX_SLOTS, MailboxEntry, Window},
 };
 pub use self::{

@@ -33,11 +33,11 @@ fn immediates_survive_the_wire() {
             .map(|(comm_id, from)| Immediate::ControlMessage { comm_id, from, about })
     });
     let samples = [
-        Immediate::Data { flow: 0, way: Way::Slots, number: 0 },
-        Immediate::Data { flow: 0x1fff, way: Way::Slots, number: 0xffff },
-        Immediate::Data { flow: 0x1fff, way: Way::Direct, number: 0xffff },
-        Immediate::Credit { flow: 0x1fff, way: Way::Direct, freed: 0xffff },
-        Immediate::Credit { flow: 1, way: Way::Slots, freed: 2 },
+        Immediate::Data { flow: 0, way: FlowWay::Slots, number: 0 },
+        Immediate::Data { flow: 0x1fff, way: FlowWay::Slots, number: 0xffff },
+        Immediate::Data { flow: 0x1fff, way: FlowWay::Direct, number: 0xffff },
+        Immediate::Credit { flow: 0x1fff, way: FlowWay::Direct, freed: 0xffff },
+        Immediate::Credit { flow: 1, way: FlowWay::Slots, freed: 2 },
     ];
     for immediate in samples.into_iter().chain(control) {
         assert_eq!(Immediate::decode(immediate.encode()), immediate);

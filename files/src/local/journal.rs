@@ -5,7 +5,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use super::own::{self, Found};
+use super::own::{self, Existing};
 use crate::plan::FilePlan;
 
 /// The beginning of a journal, with the version of its format.
@@ -22,8 +22,8 @@ impl Journal {
     /// makes a new one with zeros. The inner error says why the file of this name is not this user's.
     pub(super) fn open(path: &Path, plan: &FilePlan) -> io::Result<Result<(Self, Vec<u128>), String>> {
         let file = match own::open(path, 0o600)? {
-            Found::Made(file) | Found::Ours(file, _) => file,
-            Found::Foreign(why) => return Ok(Err(why)),
+            Existing::Made(file) | Existing::Ours(file, _) => file,
+            Existing::Foreign(why) => return Ok(Err(why)),
         };
         let pieces = usize::try_from(plan.pieces()).unwrap_or(usize::MAX);
         let mut bytes = vec![0; pieces.saturating_mul(16).saturating_add(HEAD)];

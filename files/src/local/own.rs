@@ -19,7 +19,7 @@ use super::marker::Marker;
 pub(super) const GUARDED: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// What was found under a name.
-pub(super) enum Found {
+pub(super) enum Existing {
     /// Nothing; this file is new.
     Made(File),
     /// A file of an earlier attempt.
@@ -29,24 +29,24 @@ pub(super) enum Found {
 }
 
 /// Opens a file for reading and writing, and creates it if there is none.
-pub(super) fn open(path: &Path, mode: u32) -> io::Result<Found> {
+pub(super) fn open(path: &Path, mode: u32) -> io::Result<Existing> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(mode).custom_flags(GUARDED);
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made.map(Found::Made),
+        made => return made.map(Existing::Made),
     }
     let foreign = [Errno::LOOP, Errno::MLINK, Errno::ISDIR, Errno::NXIO, Errno::ACCESS, Errno::PERM];
     let file = match options.open(path) {
         Err(error) if foreign.iter().any(|it| error.raw_os_error() == Some(it.raw_os_error())) => {
-            return Ok(Found::Foreign(error.to_string()));
+            return Ok(Existing::Foreign(error.to_string()));
         }
         opened => opened?,
     };
     let about = file.metadata()?;
     Ok(match foreign_by(&about, path) {
-        Some(why) => Found::Foreign(why),
-        None => Found::Ours(file, about),
+        Some(why) => Existing::Foreign(why),
+        None => Existing::Ours(file, about),
     })
 }
 

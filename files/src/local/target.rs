@@ -28,7 +28,7 @@ use super::{
     flusher::{Flusher, STRIDE},
     holes::{self, Zeros},
     journal::Journal,
-    own::{self, Found, GUARDED},
+    own::{self, Existing, GUARDED},
 };
 use crate::{
     checksum::{BLOCK, Checksum, digest, summed},
@@ -119,9 +119,9 @@ impl Target {
                 return Err(Problem::Busy);
             }
             Err(error) => return Err(opening(error)),
-            Ok(Found::Made(file)) => (file, None),
-            Ok(Found::Ours(file, about)) => (file, Some(about)),
-            Ok(Found::Foreign(why)) => return Ok(Err((path.clone(), why))),
+            Ok(Existing::Made(file)) => (file, None),
+            Ok(Existing::Ours(file, about)) => (file, Some(about)),
+            Ok(Existing::Foreign(why)) => return Ok(Err((path.clone(), why))),
         };
         // Some network file systems have no locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {

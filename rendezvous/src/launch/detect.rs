@@ -4,7 +4,7 @@ use unisono_core::error::Result;
 use unisono_schedule::Rank;
 
 use super::{
-    families::{Family, Found},
+    families::{DetectedLauncher, Family},
     nearest::family,
     rendezvous::{RendezvousPoint, rendezvous_point},
     secret::token,
@@ -58,7 +58,7 @@ impl Launch {
 /// # Errors
 /// [`Error::Config`](unisono_core::Error::Config) names the variable, its value and the valid values, or two launchers that contradict each other.
 pub fn detect(variable: Lookup<'_>) -> Result<Launch> {
-    let Some((Found { family, rank, ranks }, hidden)) = family(variable)? else {
+    let Some((DetectedLauncher { family, rank, ranks }, hidden)) = family(variable)? else {
         return Ok(Launch::alone(token(variable)?));
     };
     let variable = &|name: &str| if hidden.contains(&name) { None } else { variable(name) };

@@ -97,14 +97,14 @@ const WAYS: &str = "this process does not know its rank. Start it in one of thre
 
 /// A launcher that has set both a rank and a world size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct DetectedLauncher {
     pub(super) family: &'static Family,
     pub(super) rank: Rank,
     pub(super) ranks: usize,
 }
 
 /// All launchers that have set both a rank and a world size.
-pub(super) fn found(variable: Lookup<'_>) -> Result<Vec<Found>> {
+pub(super) fn found(variable: Lookup<'_>) -> Result<Vec<DetectedLauncher>> {
     // If only one of this library's two variables is set, that is an error whatever other variables are set.
     if let [ours, ..] = &FAMILIES
         && variable(ours.rank).is_some() != variable(ours.ranks).is_some()
@@ -119,7 +119,7 @@ pub(super) fn found(variable: Lookup<'_>) -> Result<Vec<Found>> {
         let (rank, ranks) = (number(variable, family.rank)?, number(variable, family.ranks)?);
         match (rank, ranks) {
             (Some(_), Some(0)) => return Err(wrong(variable, family.ranks, "must be at least 1".into())),
-            (Some(rank), Some(ranks)) => all.push(Found { family, rank, ranks }),
+            (Some(rank), Some(ranks)) => all.push(DetectedLauncher { family, rank, ranks }),
             _ => {}
         }
     }

@@ -7,7 +7,7 @@
 use unisono_core::error::{Error, Result};
 
 use super::{
-    families::{Found, found, none},
+    families::{DetectedLauncher, found, none},
     variables::{Lookup, number, wrong},
 };
 
@@ -32,13 +32,13 @@ pub(super) fn family(variable: Lookup<'_>) -> Result<Option<Nearest>> {
 }
 
 /// The nearest launcher, and the variables that must not be read.
-type Nearest = (Found, &'static [&'static str]);
+type Nearest = (DetectedLauncher, &'static [&'static str]);
 
 /// The nearest of the launchers, which come in the order of `FAMILIES`, and the variables that belong only to another one.
 ///
 /// # Errors
 /// [`Error::Config`] names two launchers that contradict each other, with their variables and values.
-fn nearest(variable: Lookup<'_>, found: &[Found]) -> Result<Option<Nearest>> {
+fn nearest(variable: Lookup<'_>, found: &[DetectedLauncher]) -> Result<Option<Nearest>> {
     let (mut all, mut hidden) = (found, &[] as &[&str]);
     while let [near, farther @ ..] = all {
         if farther.iter().any(|far| is_outer(variable, near, far)) {
@@ -53,12 +53,13 @@ fn nearest(variable: Lookup<'_>, found: &[Found]) -> Result<Option<Nearest>> {
             continue;
         }
         // PALS, Flux and srun set MPICH's variables too, so their own variables say whether they may have started `near`.
-        let own = |far: &&Found| {
-            let sets =
-                |other: &Found| ["PALS", "Flux", "Slurm"].contains(&other.family.name) && agree(other, far);
+        let own = |far: &&DetectedLauncher| {
+            let sets = |other: &DetectedLauncher| {
+                ["PALS", "Flux", "Slurm"].contains(&other.family.name) && agree(other, far)
+            };
             far.family.name != "MPICH" || near.family.name == "Flux" || !found.iter().any(sets)
         };
-        let fits = |far: &&Found| agree(near, far) || starts(variable, far, near);
+        let fits = |far: &&DetectedLauncher| agree(near, far) || starts(variable, far, near);
         match farther.iter().filter(own).find(|far| !fits(far)) {
             None => return Ok(Some((*near, hidden))),
             Some(far) => return Err(contradiction(variable, near, far)),
@@ -68,7 +69,7 @@ fn nearest(variable: Lookup<'_>, found: &[Found]) -> Result<Option<Nearest>> {
 }
 
 /// True if both give the same rank and world size.
-fn agree(one: &Found, other: &Found) -> bool {
+fn agree(one: &DetectedLauncher, other: &DetectedLauncher) -> bool {
     (one.rank, one.ranks) == (other.rank, other.ranks)
 }
 
@@ -83,7 +84,7 @@ fn is_run(variable: Lookup<'_>) -> bool {
 }
 
 /// True if the ranks of `far` may be processes that have started those of `near`.
-fn starts(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
+fn starts(variable: Lookup<'_>, far: &DetectedLauncher, near: &DetectedLauncher) -> bool {
     let outside = |names: &[&str]| names.contains(&far.family.name);
     let has = |name: &str| variable(name).is_some();
     let is = |name: &str, number: usize| variable(name).is_some_and(|text| text.trim() == number.to_string());
@@ -113,7 +114,7 @@ fn starts(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
 }
 
 /// True if the numbers of `near` fit several processes that each rank of `far` starts, host by host.
-fn spawned(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
+fn spawned(variable: Lookup<'_>, far: &DetectedLauncher, near: &DetectedLauncher) -> bool {
     let Ok(Some(local)) = number(variable, near.family.local_rank) else { return false };
     let each = near.ranks / far.ranks;
     near.ranks.is_multiple_of(far.ranks) && local < each && near.rank == far.rank * each + local
@@ -121,7 +122,7 @@ fn spawned(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
 
 /// True if the process that `near` describes has started, perhaps indirectly, the ranks of `far`. All ranks of `far` must find the same,
 /// even those whose numbers agree with `near` by chance.
-fn is_outer(variable: Lookup<'_>, near: &Found, far: &Found) -> bool {
+fn is_outer(variable: Lookup<'_>, near: &DetectedLauncher, far: &DetectedLauncher) -> bool {
     let has = |name: &str| variable(name).is_some();
     match near.family.name {
         // `unisono run` sets RANK and WORLD_SIZE as well, and removes torchrun's variables: values that differ were set later.
@@ -150,7 +151,7 @@ fn is_outer(variable: Lookup<'_>, near: &Found, far: &Found) -> bool {
 }
 
 /// The error of two launchers that contradict each other.
-fn contradiction(variable: Lookup<'_>, near: &Found, far: &Found) -> Error {
+fn contradiction(variable: Lookup<'_>, near: &DetectedLauncher, far: &DetectedLauncher) -> Error {
     let [one, other] = [near, far].map(|found| {
         let family = found.family;
         format!("{}={} and {}={} ({})", family.rank, found.rank, family.ranks, found.ranks, family.name)

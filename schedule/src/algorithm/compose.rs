@@ -21,11 +21,11 @@ pub(super) trait Stages: Send + 'static {
     fn shape(&self) -> Shape;
 
     /// A stage of a chunk on this rank; `None` if it does not take part. Of one stage, no chunk is longer than chunk 0.
-    fn stage(&self, chunk: usize, stage: usize) -> Option<Part>;
+    fn stage(&self, chunk: usize, stage: usize) -> Option<StagePart>;
 }
 
 /// What a rank does in a stage.
-pub(super) enum Part {
+pub(super) enum StagePart {
     Among(Stage),
     /// Steps in the memory of the whole, of a schedule of one lane.
     Steps(Box<dyn Iterator<Item = Step> + Send>),
@@ -154,7 +154,7 @@ impl<P: Stages> Composed<P> {
         let shape = pattern.shape();
         let (mut sources, mut scratch) = (Vec::new(), 0);
         for part in (0..shape.turns).filter_map(|stage| pattern.stage(0, stage)) {
-            let Part::Among(stage) = part else { continue };
+            let StagePart::Among(stage) = part else { continue };
             let schedule = stage.make(shape.max_message);
             debug_assert!(schedule.lanes() == 1 && schedule.max_message() <= shape.max_message.max(1));
             scratch = schedule.scratch().max(scratch);
@@ -209,11 +209,11 @@ impl<P: Stages> Schedule for Composed<P> {
             }
             let at = index * self.room;
             lane.running = self.pattern.stage(lane.chunk, lane.stage).map(|part| match part {
-                Part::Among(stage) => {
+                StagePart::Among(stage) => {
                     let schedule = stage.make(self.shape.max_message);
                     Running::Among(Inner { stage, schedule, lane: at, scratch: at + self.shape.scratch })
                 }
-                Part::Steps(steps) => Running::Steps(steps),
+                StagePart::Steps(steps) => Running::Steps(steps),
             });
             lane.stage += 1;
         }

@@ -76,18 +76,18 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
     /// The rank's own memory.
-    Own(Part),
+    Own(OwnMemory),
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },
     /// The memory of another rank that is read in place.
-    Theirs { owner: Rank, part: Part },
+    Theirs { owner: Rank, part: OwnMemory },
     /// What another rank has copied to one of the slots that it shows.
     Copied { owner: Rank, slot: usize },
 }
 
 /// A part of a rank's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum OwnMemory {
     /// The output, and what overlaps it.
     Main,
     /// The input, if it does not overlap the output.
@@ -98,12 +98,12 @@ pub(super) enum Part {
 
 /// Where the elements of a span lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct SpanLocation {
     pub(super) area: Area,
     pub(super) range: Range<usize>,
 }
 
-impl Found {
+impl SpanLocation {
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.area == other.area && overlap(&self.range, &other.range)
     }
@@ -111,7 +111,7 @@ impl Found {
 
 /// Input, output and scratch of one rank.
 pub(super) struct Memory {
-    /// Indexed by [`Part`].
+    /// Indexed by [`OwnMemory`].
     parts: [Vec<Cell>; 3],
     input: Room,
     output: Room,
@@ -119,7 +119,7 @@ pub(super) struct Memory {
 
 #[derive(Clone, Copy)]
 struct Room {
-    part: Part,
+    part: OwnMemory,
     base: usize,
     len: usize,
 }
@@ -140,9 +140,9 @@ impl Memory {
             Collective::Scatter if joined && inputs > 0 => (0, own_input),
             _ => (0, 0),
         };
-        let part = if joined { Part::Main } else { Part::Apart };
+        let part = if joined { OwnMemory::Main } else { OwnMemory::Apart };
         let input = Room { part, base: input_base, len: inputs };
-        let output = Room { part: Part::Main, base: output_base, len: outputs };
+        let output = Room { part: OwnMemory::Main, base: output_base, len: outputs };
         let (main, apart) = match joined {
             true => ((input_base + inputs).max(output_base + outputs), 0),
             false => (outputs, inputs),
@@ -173,10 +173,12 @@ impl Memory {
         place: Place,
         offset: usize,
         len: usize,
-    ) -> Result<(Part, Range<usize>), usize> {
+    ) -> Result<(OwnMemory, Range<usize>), usize> {
         let room = match place {
             Place::Input => self.input,
-            Place::Scratch => Room { part: Part::Scratch, base: 0, len: self.cells(Part::Scratch).len() },
+            Place::Scratch => {
+                Room { part: OwnMemory::Scratch, base: 0, len: self.cells(OwnMemory::Scratch).len() }
+            }
             Place::Output | Place::Landed(_) => self.output,
         };
         match offset.checked_add(len) {
@@ -185,16 +187,16 @@ impl Memory {
         }
     }
 
-    pub(super) fn cells(&self, part: Part) -> &[Cell] {
+    pub(super) fn cells(&self, part: OwnMemory) -> &[Cell] {
         &self.parts[part as usize]
     }
 
-    pub(super) fn cells_mut(&mut self, part: Part) -> &mut [Cell] {
+    pub(super) fn cells_mut(&mut self, part: OwnMemory) -> &mut [Cell] {
         &mut self.parts[part as usize]
     }
 
     fn output(&self) -> &[Cell] {
-        &self.cells(Part::Main)[self.output.base..][..self.output.len]
+        &self.cells(OwnMemory::Main)[self.output.base..][..self.output.len]
     }
 
     /// The first element of this output that was reduced in another order than in the other output.

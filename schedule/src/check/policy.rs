@@ -40,13 +40,13 @@ pub(super) enum Action {
 }
 
 /// The possible events, in three classes. The next event is from the first class that is not empty.
-pub(super) struct Agenda {
+pub(super) struct PendingEvents {
     policy: Policy,
     state: u64,
     classes: [Vec<Action>; 3],
 }
 
-impl Agenda {
+impl PendingEvents {
     pub(super) fn new(policy: Policy, seed: u64) -> Self {
         Self { policy, state: seed, classes: [const { Vec::new() }; 3] }
     }

@@ -3,7 +3,7 @@
 
 use super::{
     Fault, Violation,
-    memory::{Area, Found},
+    memory::{Area, SpanLocation},
     run::Checker,
     shown::{Round, SLOTS, Shows, Use},
     state::LaneId,
@@ -33,7 +33,7 @@ impl Checker<'_> {
         rank: Rank,
         from: Rank,
         span: &Span,
-    ) -> Result<Found, Fault> {
+    ) -> Result<SpanLocation, Fault> {
         let round = shows.rounds[rank].len();
         let viewed = shows.viewed[rank].contains(&from) && round > 0;
         let Some(Round { shown, .. }) = shows.rounds[from].get(round.wrapping_sub(1)).filter(|_| viewed)
@@ -44,11 +44,11 @@ impl Checker<'_> {
         let Some(there) = shown.within(span.offset, span.len) else { return Err(bounds) };
         if !self.in_place(from) {
             let area = Area::Copied { owner: from, slot: round % SLOTS };
-            return Ok(Found { area, range: span.offset..span.offset + span.len });
+            return Ok(SpanLocation { area, range: span.offset..span.offset + span.len });
         }
         let found = self.memories[from].find(there.place, there.offset, there.len);
         let (part, range) = found.map_err(|_| bounds)?;
-        Ok(Found { area: Area::Theirs { owner: from, part }, range })
+        Ok(SpanLocation { area: Area::Theirs { owner: from, part }, range })
     }
 
     /// Begins a rank's next round.
@@ -75,7 +75,8 @@ impl Checker<'_> {
                 copy.extend(self.read(at, &span)?);
             }
         }
-        let found = Found { area: Area::Copied { owner: rank, slot: round % SLOTS }, range: 0..copy.len() };
+        let found =
+            SpanLocation { area: Area::Copied { owner: rank, slot: round % SLOTS }, range: 0..copy.len() };
         let past = self.past(at);
         let Some(shows) = &mut self.shows else { return Ok(()) };
         shows.slots[rank][round % SLOTS] = copy;
@@ -132,14 +133,14 @@ impl Checker<'_> {
     }
 
     /// Notes a use of a rank's memory. Returns the rank of another use that may happen at the same time, if one of the two writes.
-    fn used(&mut self, owner: Rank, by: Rank, found: &Found, writes: bool) -> Option<Rank> {
+    fn used(&mut self, owner: Rank, by: Rank, found: &SpanLocation, writes: bool) -> Option<Rank> {
         let shows = self.shows.as_mut()?;
         let at = shows.tick(by);
         shows.uses(owner, Use { by, at, found: found.clone(), writes })
     }
 
     /// Notes that a rank reads these elements, and checks that their rank does not write them.
-    pub(super) fn reads(&mut self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+    pub(super) fn reads(&mut self, rank: Rank, found: &SpanLocation, span: &Span) -> Result<(), Fault> {
         let (Area::Theirs { owner, .. } | Area::Copied { owner, .. }) = found.area else { return Ok(()) };
         match self.used(owner, rank, found, false) {
             Some(_) => Err(Fault::ReadsEarly { span: *span, owner }),
@@ -148,9 +149,9 @@ impl Checker<'_> {
     }
 
     /// Notes that a rank writes its own elements, and checks that no other reads them.
-    pub(super) fn writes_own(&mut self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+    pub(super) fn writes_own(&mut self, rank: Rank, found: &SpanLocation, span: &Span) -> Result<(), Fault> {
         let Area::Own(part) = found.area else { return Ok(()) };
-        let shown = Found { area: Area::Theirs { owner: rank, part }, range: found.range.clone() };
+        let shown = SpanLocation { area: Area::Theirs { owner: rank, part }, range: found.range.clone() };
         match if self.in_place(rank) { self.used(rank, rank, &shown, true) } else { None } {
             Some(reader) => Err(Fault::StillRead { span: *span, reader }),
             None => Ok(()),

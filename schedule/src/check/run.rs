@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     Fault, Report, Setup, Traffic, Violation,
-    memory::{Area, Cell, Found, Memory, everyone},
-    policy::{Action, Agenda, Policy},
+    memory::{Area, Cell, Memory, SpanLocation, everyone},
+    policy::{Action, PendingEvents, Policy},
     shown::Shows,
-    state::{Flow, Lane, LaneId, Past, Put},
+    state::{CheckedFlow, Lane, LaneId, Past, Put},
 };
 use crate::{Collective, Place, Rank, Schedule, Span, Step};
 
@@ -26,7 +26,7 @@ pub(super) struct Checker<'a> {
     /// Indexed by rank and lane.
     pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
-    pub(super) flows: Vec<Flow>,
+    pub(super) flows: Vec<CheckedFlow>,
     /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
     pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
     pub(super) memories: Vec<Memory>,
@@ -37,7 +37,7 @@ pub(super) struct Checker<'a> {
     pub(super) heard: Vec<u64>,
     traffic: Vec<Traffic>,
     pub(super) taken: Vec<BTreeSet<Rank>>,
-    agenda: Agenda,
+    agenda: PendingEvents,
     hops: usize,
     /// What ranks show, if they do.
     pub(super) shows: Option<Shows>,
@@ -58,7 +58,7 @@ impl<'a> Checker<'a> {
             Memory::new(setup, rank, schedule.scratch()).ok_or_else(|| too_long(rank))
         };
         let memories = schedules.iter().map(|it| &**it).enumerate().map(memory).collect::<Result<_, _>>()?;
-        let mut agenda = Agenda::new(setup.policy, setup.seed);
+        let mut agenda = PendingEvents::new(setup.policy, setup.seed);
         for index in 0..ranks * width {
             agenda.add(Action::Step { rank: index / width, lane: index % width });
         }
@@ -70,7 +70,7 @@ impl<'a> Checker<'a> {
             direct,
             schedules,
             lanes: (0..ranks * width).map(|_| Lane { listed: true, ..Lane::default() }).collect(),
-            flows: (0..ranks * ranks * width).map(|_| Flow::default()).collect(),
+            flows: (0..ranks * ranks * width).map(|_| CheckedFlow::default()).collect(),
             exposed: vec![Vec::new(); ranks],
             memories,
             puts: Vec::new(),
@@ -356,11 +356,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Where the elements of a span lie.
-    pub(super) fn find(&self, at: LaneId, span: &Span) -> Result<Found, Fault> {
+    pub(super) fn find(&self, at: LaneId, span: &Span) -> Result<SpanLocation, Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
             let found = self.memories[at.rank].find(span.place, span.offset, span.len);
-            return found.map(|(part, range)| Found { area: Area::Own(part), range }).map_err(bounds);
+            return found.map(|(part, range)| SpanLocation { area: Area::Own(part), range }).map_err(bounds);
         };
         if from >= self.ranks || from == at.rank {
             return Err(Fault::Peer(from));
@@ -376,10 +376,10 @@ impl<'a> Checker<'a> {
         let slot = (flow.taken - 1) % self.setup.depth;
         let room = flow.slots[slot].cells.len();
         let end = span.offset.checked_add(span.len).filter(|&end| end <= room).ok_or_else(|| bounds(room))?;
-        Ok(Found { area: Area::Slot { flow: index, slot }, range: span.offset..end })
+        Ok(SpanLocation { area: Area::Slot { flow: index, slot }, range: span.offset..end })
     }
 
-    fn cells(&self, rank: Rank, found: &Found) -> &[Cell] {
+    fn cells(&self, rank: Rank, found: &SpanLocation) -> &[Cell] {
         let whole = match found.area {
             Area::Slot { flow, slot } => &self.flows[flow].slots[slot].cells,
             Area::Theirs { owner, part } => self.memories[owner].cells(part),

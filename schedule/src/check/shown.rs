@@ -5,7 +5,7 @@
 
 use super::{
     Setup,
-    memory::{Cell, Found, everyone},
+    memory::{Cell, SpanLocation, everyone},
     state::Past,
 };
 use crate::{Rank, Shown};
@@ -44,7 +44,7 @@ pub(super) struct Use {
     pub(super) by: Rank,
     /// The step of that rank.
     pub(super) at: u64,
-    pub(super) found: Found,
+    pub(super) found: SpanLocation,
     pub(super) writes: bool,
 }
 

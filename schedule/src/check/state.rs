@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use super::memory::{Cell, Found};
+use super::memory::{Cell, SpanLocation};
 use crate::{Rank, Span, Step};
 
 /// A lane of a rank.
@@ -65,7 +65,7 @@ impl Lane {
 
 /// Message numbers; message `m` lies in slot `m % depth`.
 #[derive(Default)]
-pub(super) struct Flow {
+pub(super) struct CheckedFlow {
     pub(super) sent: usize,
     pub(super) taken: usize,
     pub(super) freed: usize,
@@ -76,7 +76,7 @@ pub(super) struct Flow {
     pub(super) writes: Writes,
 }
 
-impl Flow {
+impl CheckedFlow {
     /// The number of the next message. The flow has `depth` slots.
     pub(super) fn send(&mut self, depth: usize) -> usize {
         if self.slots.is_empty() {
@@ -115,7 +115,7 @@ pub(super) struct Put {
     pub(super) step: usize,
     pub(super) to: Rank,
     pub(super) number: usize,
-    pub(super) source: Found,
+    pub(super) source: SpanLocation,
     pub(super) past: Past,
     /// The elements of the receiver's output to which it goes; `None` if it goes to a slot.
     pub(super) lands: Option<Range<usize>>,

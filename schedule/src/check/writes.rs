@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     Fault, Violation,
-    memory::{Area, Cell, Found, Part, overlap},
+    memory::{Area, Cell, OwnMemory, SpanLocation, overlap},
     run::Checker,
     state::{LaneId, Open},
 };
@@ -31,7 +31,7 @@ impl Checker<'_> {
         if !self.setup.writable(to) {
             return self.put(by, to, from, None);
         }
-        self.untouched(to, &Found { area: Area::Own(part), range: lands.clone() }, &span)?;
+        self.untouched(to, &SpanLocation { area: Area::Own(part), range: lands.clone() }, &span)?;
         self.unread(to, &lands)?;
         let (past, flow) = (self.past(by), self.flow(by.rank, to, by.lane));
         self.put(by, to, from, Some(lands.clone()))?;
@@ -44,7 +44,7 @@ impl Checker<'_> {
 
     /// Checks that no put of `to` that has not arrived reads the elements that are written.
     fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
-        let lands = Found { area: Area::Own(Part::Main), range: lands.clone() };
+        let lands = SpanLocation { area: Area::Own(OwnMemory::Main), range: lands.clone() };
         let mut puts = self.under_way[to].iter().map(|&put| &self.puts[put]);
         let reader = puts.find(|other| other.source.overlaps(&lands));
         reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
@@ -60,7 +60,7 @@ impl Checker<'_> {
     ) -> Result<(), Violation> {
         let (from, to, lane) = self.ends(flow);
         self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
-        self.memories[to].cells_mut(Part::Main)[lands].copy_from_slice(cells);
+        self.memories[to].cells_mut(OwnMemory::Main)[lands].copy_from_slice(cells);
         let writes = &mut self.flows[flow].writes;
         let awaited = writes.sent - writes.open.len();
         writes.open[number - awaited].landed = true;
@@ -77,7 +77,7 @@ impl Checker<'_> {
         }
         let found = self.find(at, &into)?;
         let Some(open) = self.flows[index].writes.open.pop_front() else { return Ok(()) };
-        let there = Found { area: Area::Own(Part::Main), range: open.lands.clone() };
+        let there = SpanLocation { area: Area::Own(OwnMemory::Main), range: open.lands.clone() };
         if into.place != Place::Output || found != there {
             return Err(Fault::Elsewhere { from, span: into, to: open.lands });
         }
@@ -90,10 +90,10 @@ impl Checker<'_> {
     }
 
     /// Checks that these cells are not being written by a write that was not awaited.
-    pub(super) fn untouched(&self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+    pub(super) fn untouched(&self, rank: Rank, found: &SpanLocation, span: &Span) -> Result<(), Fault> {
         let mut exposed = self.exposed[rank]
             .iter()
-            .filter(|_| found.area == Area::Own(Part::Main) && !found.range.is_empty());
+            .filter(|_| found.area == Area::Own(OwnMemory::Main) && !found.range.is_empty());
         match exposed.find(|(_, lands)| overlap(lands, &found.range)) {
             Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
             None => Ok(()),

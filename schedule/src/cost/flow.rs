@@ -7,7 +7,7 @@ use std::{
 
 /// The two kinds of messages of a flow, each with its own credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum FlowKind {
     /// Puts into slots.
     Slots,
     /// Writes into the output.
@@ -15,7 +15,7 @@ pub(super) enum Way {
 }
 
 /// Messages of one kind from one rank to another on one lane. Times are in seconds.
-pub(super) struct Flow {
+pub(super) struct SimulatedFlow {
     /// The sender and the receiver, as indices of simulated ranks.
     pub sender: usize,
     pub receiver: usize,
@@ -31,7 +31,7 @@ pub(super) struct Flow {
     pub waits: [bool; 2],
 }
 
-impl Flow {
+impl SimulatedFlow {
     pub(super) fn new(sender: usize, receiver: usize, slots: usize) -> Self {
         Self {
             sender,

@@ -3,7 +3,7 @@
 use crate::{
     Collective, Job,
     algorithm::find,
-    cost::{Fabric, Setup, Simulation},
+    cost::{Fabric, Simulation, SimulationSetup},
     price::{Effort, price},
     windows::{EAGER_BYTES, LANES},
 };
@@ -51,8 +51,16 @@ fn algorithms_are_in_the_order_that_was_measured_between_hosts() {
 fn broadcast(fabric: &Fabric, ranks: usize, hosts: Option<&[u32]>) -> f64 {
     let plan = find("direct").and_then(|it| it.plan(Collective::Broadcast)).unwrap();
     let job = |rank| Job { rank, ..Job::new(Collective::Broadcast, rank, ranks, 1_000_000) };
-    let setup =
-        Setup { fabric, hosts, element: 1, slots: 2, window: 0, showing: None, writes: 8, limit: 10_000 };
+    let setup = SimulationSetup {
+        fabric,
+        hosts,
+        element: 1,
+        slots: 2,
+        window: 0,
+        showing: None,
+        writes: 8,
+        limit: 10_000,
+    };
     Simulation::all(ranks, &mut |rank| plan.make(&Job { root: 0, ..job(rank) }), &setup)
         .run()
         .unwrap()

@@ -14,7 +14,7 @@
 //! Usually the schedules of all ranks are simulated. If all ranks do the same at the same time, one rank is simulated for all, so
 //! that ten thousand ranks take no longer than one.
 
-mod agenda;
+mod event_queue;
 mod bound;
 mod fabric;
 mod flow;
@@ -45,7 +45,7 @@ pub(crate) enum Alike {
 
 /// The fabric and the windows of a simulation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Setup<'a> {
+pub(crate) struct SimulationSetup<'a> {
     /// The fabric and its hosts.
     pub fabric: &'a Fabric,
     /// The host of each rank, counted from 0; `None` if consecutive ranks share one, [`Fabric::ranks_per_host`] of them.
@@ -120,7 +120,7 @@ pub enum Unpriced {
 }
 
 /// The bytes that one of `ranks` ranks registers to run a schedule ([`Cost::memory`]). Staging is left out.
-pub(crate) fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -> usize {
+pub(crate) fn memory(schedule: &dyn Schedule, ranks: usize, setup: &SimulationSetup<'_>) -> usize {
     let mut sources = 0_usize;
     schedule.sources(&mut |_| sources += 1);
     let scratch = match schedule.scratch().saturating_mul(setup.element) {

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
-    Alike, Cost, Load, Setup, Unpriced,
-    agenda::{Agenda, What},
-    flow::{Flow, Mixed, Way},
+    Alike, Cost, Load, SimulationSetup, Unpriced,
+    event_queue::{EventQueue, SimulationEvent},
+    flow::{FlowKind, Mixed, SimulatedFlow},
     memory,
     ports::Ports,
 };
@@ -23,18 +23,18 @@ enum View {
 }
 
 pub(crate) struct Simulation<'a> {
-    pub(super) setup: &'a Setup<'a>,
+    pub(super) setup: &'a SimulationSetup<'a>,
     view: View,
     ranks: usize,
     actors: Vec<Actor>,
     hosts: Vec<Host>,
     pub(super) ports: Ports<'a>,
-    flows: Vec<Flow>,
+    flows: Vec<SimulatedFlow>,
     /// The rounds of each rank that is simulated.
     pub(super) rounds: Vec<Rounds>,
     /// The index of a flow by sender, receiver, lane and way.
     index: HashMap<u64, usize, Mixed>,
-    agenda: Agenda,
+    agenda: EventQueue,
     steps: u64,
     /// The factor by which processor work takes longer because ranks that are not simulated share the core.
     pub(super) share: f64,
@@ -81,7 +81,7 @@ struct Lane {
     /// The time at which its last put has left (s).
     left: f64,
     /// The flow it used last at each [`End`], and with which peer.
-    last: [Option<(Rank, Way, usize)>; 2],
+    last: [Option<(Rank, FlowKind, usize)>; 2],
 }
 
 /// The rounds of a rank that is simulated.
@@ -111,7 +111,7 @@ impl<'a> Simulation<'a> {
     pub(crate) fn all(
         ranks: usize,
         make: &mut dyn FnMut(Rank) -> Box<dyn Schedule>,
-        setup: &'a Setup<'a>,
+        setup: &'a SimulationSetup<'a>,
     ) -> Self {
         let (per_host, cores) = (setup.fabric.ranks_per_host.max(1), setup.fabric.cores.max(1));
         let of = |rank: Rank| match setup.hosts {
@@ -132,7 +132,12 @@ impl<'a> Simulation<'a> {
 
     /// The schedule of rank 0 of `ranks` ranks that all do the same at the same time: it takes the messages that it has put itself. If
     /// ranks share cores, its work takes longer by the number of ranks on a core.
-    pub(crate) fn one(ranks: usize, alike: Alike, schedule: Box<dyn Schedule>, setup: &'a Setup<'a>) -> Self {
+    pub(crate) fn one(
+        ranks: usize,
+        alike: Alike,
+        schedule: Box<dyn Schedule>,
+        setup: &'a SimulationSetup<'a>,
+    ) -> Self {
         let share = setup.fabric.crowd(ranks);
         // A host with one core, so that waking costs time.
         let hosts = if share > 1.0 { vec![Host { free: 1, queue: VecDeque::new() }] } else { Vec::new() };
@@ -147,7 +152,7 @@ impl<'a> Simulation<'a> {
         schedules: Vec<(Box<dyn Schedule>, Option<usize>)>,
         (hosts, ports): (Vec<Host>, Ports<'a>),
         share: f64,
-        setup: &'a Setup<'a>,
+        setup: &'a SimulationSetup<'a>,
     ) -> Self {
         let lane = || Lane { step: None, ended: false, done: 0.0, left: 0.0, last: [None; 2] };
         let actor = |(schedule, host): (Box<dyn Schedule>, Option<usize>)| Actor {
@@ -174,7 +179,7 @@ impl<'a> Simulation<'a> {
             ports,
             flows: Vec::new(),
             index: HashMap::default(),
-            agenda: Agenda::default(),
+            agenda: EventQueue::default(),
             steps: 0,
             share,
             longest: 0.0,
@@ -191,15 +196,15 @@ impl<'a> Simulation<'a> {
                         self.hosts[host].free -= 1;
                     }
                     self.actors[index].state = State::Runs;
-                    self.agenda.add(0.0, What::Resume(index));
+                    self.agenda.add(0.0, SimulationEvent::Resume(index));
                 }
             }
         }
         while let Some((time, what)) = self.agenda.next() {
             match what {
-                What::Resume(actor) => self.resume(actor, time)?,
-                What::Wake(actor) => self.wake(actor, time)?,
-                What::Head { flow, len, last } => {
+                SimulationEvent::Resume(actor) => self.resume(actor, time)?,
+                SimulationEvent::Wake(actor) => self.wake(actor, time)?,
+                SimulationEvent::Head { flow, len, last } => {
                     self.land(flow, self.bytes(len), f64::from_bits(last), time)
                 }
             }
@@ -241,7 +246,7 @@ impl<'a> Simulation<'a> {
     pub(super) fn wake_by(&mut self, actor: usize, time: f64) {
         if time < self.actors[actor].wake_at {
             self.actors[actor].wake_at = time;
-            self.agenda.add(time, What::Wake(actor));
+            self.agenda.add(time, SimulationEvent::Wake(actor));
         }
     }
 
@@ -272,7 +277,7 @@ impl<'a> Simulation<'a> {
     /// Gives a rank a core, which takes [`Fabric::switch`](super::Fabric::switch).
     fn switch_to(&mut self, actor: usize, now: f64) {
         self.actors[actor].state = State::Runs;
-        self.agenda.add(now + self.setup.fabric.switch * self.share, What::Resume(actor));
+        self.agenda.add(now + self.setup.fabric.switch * self.share, SimulationEvent::Resume(actor));
     }
 
     /// Executes the steps of a rank that has a core, until it waits or another event is due.
@@ -285,7 +290,7 @@ impl<'a> Simulation<'a> {
             if spent > 0.0 {
                 now += spent * self.share;
                 if self.agenda.due().is_some_and(|next| next <= now) {
-                    self.agenda.add(now, What::Resume(actor));
+                    self.agenda.add(now, SimulationEvent::Resume(actor));
                     return Ok(());
                 }
             }
@@ -423,13 +428,13 @@ impl<'a> Simulation<'a> {
 
     /// The processor time for taking a message.
     fn taken(&self, flow: usize, len: usize) -> f64 {
-        let Flow { sender, receiver, .. } = self.flows[flow];
+        let SimulatedFlow { sender, receiver, .. } = self.flows[flow];
         let path = self.ports.path(sender, receiver);
         path.receive_overhead + self.bytes(len) * path.receive_per_byte
     }
 
     fn free(&mut self, flow: usize, now: f64) {
-        let Flow { sender, receiver, .. } = self.flows[flow];
+        let SimulatedFlow { sender, receiver, .. } = self.flows[flow];
         let time = self.flows[flow].free(now, self.ports.path(sender, receiver).latency);
         if std::mem::take(&mut self.flows[flow].waits[End::Sender as usize]) {
             self.wake_by(sender, time);
@@ -440,7 +445,7 @@ impl<'a> Simulation<'a> {
     fn put(&mut self, actor: usize, lane: usize, flow: usize, from: Span, now: f64) -> Result<f64, Unpriced> {
         let bytes = self.bytes(from.len);
         self.flows[flow].put(now);
-        let Flow { sender, receiver, .. } = self.flows[flow];
+        let SimulatedFlow { sender, receiver, .. } = self.flows[flow];
         let departure = self.ports.send(sender, receiver, bytes, self.share, now);
         let state = &mut self.actors[actor];
         state.out = state.out.max(departure.left);
@@ -449,17 +454,17 @@ impl<'a> Simulation<'a> {
         state.bytes = state.bytes.saturating_add(count);
         state.lanes[lane].left = departure.left;
         if let Place::Landed(source) = from.place {
-            let source = self.flow(actor, lane, End::Receiver, source, Way::Slots)?;
+            let source = self.flow(actor, lane, End::Receiver, source, FlowKind::Slots)?;
             self.flows[source].read(departure.left);
         }
-        let head = What::Head { flow, len: from.len, last: departure.last.to_bits() };
+        let head = SimulationEvent::Head { flow, len: from.len, last: departure.last.to_bits() };
         self.agenda.add(departure.head, head);
         Ok(departure.spent)
     }
 
     /// A message enters its receiver's port.
     fn land(&mut self, flow: usize, bytes: f64, last: f64, now: f64) {
-        let Flow { sender, receiver, .. } = self.flows[flow];
+        let SimulatedFlow { sender, receiver, .. } = self.flows[flow];
         let time = self.ports.receive(sender, receiver, bytes, last, self.share, now);
         let flow = &mut self.flows[flow];
         let time = flow.arrive(time);
@@ -499,10 +504,10 @@ impl<'a> Simulation<'a> {
     /// The flow of a step, and the end of it that the rank has; `None` if the step has none.
     fn flow_of(&mut self, actor: usize, lane: usize, step: &Step) -> Result<Option<(usize, End)>, Unpriced> {
         let (end, peer, way) = match *step {
-            Step::Put { to, .. } => (End::Sender, to, Way::Slots),
-            Step::Write { to, .. } => (End::Sender, to, Way::Direct),
-            Step::Take { from, .. } | Step::Free { from } => (End::Receiver, from, Way::Slots),
-            Step::Await { from, .. } => (End::Receiver, from, Way::Direct),
+            Step::Put { to, .. } => (End::Sender, to, FlowKind::Slots),
+            Step::Write { to, .. } => (End::Sender, to, FlowKind::Direct),
+            Step::Take { from, .. } | Step::Free { from } => (End::Receiver, from, FlowKind::Slots),
+            Step::Await { from, .. } => (End::Receiver, from, FlowKind::Direct),
             _ => return Ok(None),
         };
         Ok(Some((self.flow(actor, lane, end, peer, way)?, end)))
@@ -510,7 +515,14 @@ impl<'a> Simulation<'a> {
 
     /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its
     /// flow to the rank whose peer it is in the same way.
-    fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
+    fn flow(
+        &mut self,
+        actor: usize,
+        lane: usize,
+        end: End,
+        peer: Rank,
+        way: FlowKind,
+    ) -> Result<usize, Unpriced> {
         if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].last[end as usize]
             && (last, last_way) == (peer, way)
         {
@@ -535,14 +547,20 @@ impl<'a> Simulation<'a> {
     }
 
     /// The flow of this name between two simulated ranks, which is created when it is first used.
-    fn flow_named(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
+    fn flow_named(
+        &mut self,
+        name: (usize, usize),
+        ends: (usize, usize),
+        lane: usize,
+        way: FlowKind,
+    ) -> usize {
         let pair = (name.0 as u64).wrapping_mul(self.ranks as u64).wrapping_add(name.1 as u64);
         let lanes = self.actors[ends.0].lanes.len().max(1) as u64;
         let key = pair.wrapping_mul(lanes).wrapping_add(lane as u64).wrapping_mul(2) + way as u64;
         let (flows, setup) = (&mut self.flows, self.setup);
         *self.index.entry(key).or_insert_with(|| {
-            let slots = if way == Way::Slots { setup.slots } else { setup.writes };
-            flows.push(Flow::new(ends.0, ends.1, slots));
+            let slots = if way == FlowKind::Slots { setup.slots } else { setup.writes };
+            flows.push(SimulatedFlow::new(ends.0, ends.1, slots));
             flows.len() - 1
         })
     }

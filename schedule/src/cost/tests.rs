@@ -39,8 +39,8 @@ fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
     Job { chunk: 1 << 40, ..Job::new(collective, 0, ranks, count) }
 }
 
-fn setup(fabric: &Fabric) -> Setup<'_> {
-    Setup {
+fn setup(fabric: &Fabric) -> SimulationSetup<'_> {
+    SimulationSetup {
         fabric,
         hosts: None,
         element: 4,
@@ -52,11 +52,11 @@ fn setup(fabric: &Fabric) -> Setup<'_> {
     }
 }
 
-fn all(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Cost {
+fn all(plan: &Plan, job: &Job<'_>, setup: &SimulationSetup<'_>) -> Cost {
     Simulation::all(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup).run().unwrap()
 }
 
-fn one(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Option<Cost> {
+fn one(plan: &Plan, job: &Job<'_>, setup: &SimulationSetup<'_>) -> Option<Cost> {
     let schedule = plan.make(&Job { rank: 0, ..*job });
     let alike = plan.alike(job.ranks).filter(|_| setup.fabric.is_even(job.ranks));
     alike.map(|alike| Simulation::one(job.ranks, alike, schedule, setup).run().unwrap())
@@ -136,7 +136,7 @@ fn pipelines_overlap() {
     let got = all(plan, &job, &setup(&PLAIN));
     assert!(near(got.seconds, 4.0 * PATH.latency + (4.0 + 99.0) * chunk), "{got:?}");
     // With one lane and one slot, every chunk waits until the one before has left the next rank's slot.
-    let few = Setup { slots: 1, ..setup(&PLAIN) };
+    let few = SimulationSetup { slots: 1, ..setup(&PLAIN) };
     let slow = all(plan, &Job { lanes: 1, ..job }, &few);
     assert!(slow.seconds > 1.3 * got.seconds, "{slow:?}");
 }
@@ -371,7 +371,7 @@ fn what_has_no_end_has_no_price() {
     assert_eq!(nobody, Err(Unpriced::Peer { rank: 0, peer: 7 }));
     let plan = find("ring").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
     let job = job(Collective::AllReduce, 8, 1000);
-    let limited = Setup { limit: 50, ..setup(&PLAIN) };
+    let limited = SimulationSetup { limit: 50, ..setup(&PLAIN) };
     let long = Simulation::all(8, &mut |rank| plan.make(&Job { rank, ..job }), &limited).run();
     assert_eq!(long, Err(Unpriced::TooLong { limit: 50 }));
     // An empty job takes no time.

@@ -1,7 +1,7 @@
 //! Messages between two ranks of a group: the calls, and how one or several run at once, blocking or asynchronous.
 
 use unisono_engine::{
-    CompletionAction, Done, Outbound, Place, What,
+    CompletionAction, Done, Outbound, Place, RequestKind,
     call::{Form, Kind},
     memory::{Borrowed, Operand},
 };
@@ -162,13 +162,13 @@ impl Handle {
     }
 
     /// A send of memory that the operation keeps.
-    fn sends<B: Owned>(&self, data: &B, to: Receiver) -> Result<What> {
+    fn sends<B: Owned>(&self, data: &B, to: Receiver) -> Result<RequestKind> {
         let borrowed = Borrowed::apart(read("send", data)?, &mut []).kept();
         self.outbound(B::Element::DTYPE, &borrowed.input, to, Form::Plain)
     }
 
     /// A receive into memory that the operation keeps.
-    pub(crate) fn receives<B: Owned>(&self, data: &mut B, from: Sender) -> Result<What> {
+    pub(crate) fn receives<B: Owned>(&self, data: &mut B, from: Sender) -> Result<RequestKind> {
         let borrowed = Borrowed::apart(&[], write("recv", data)?).kept();
         self.inbound(B::Element::DTYPE, &borrowed.output, from)
     }
@@ -176,7 +176,7 @@ impl Handle {
     /// Begins a message. `kept` is its data, and the receiver if it is a send.
     pub(crate) fn begin_message<B: Send + 'static>(
         &self,
-        what: What,
+        what: RequestKind,
         kept: (B, Option<Rank>),
         options: &CallOptions,
     ) -> Result<Work<(B, Rank)>> {
@@ -192,15 +192,15 @@ impl Handle {
         memory: &Operand,
         Receiver { rank: to, tag }: Receiver,
         form: Form,
-    ) -> Result<What> {
+    ) -> Result<RequestKind> {
         self.partner("send", to)?;
         let Operand { memory: source, .. } = memory.clone().found_in(&self.shared.runtime.registry);
         let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len / dtype.size() };
-        Ok(What::Send(Outbound { to, tag: tag.into(), kind, source }))
+        Ok(RequestKind::Send(Outbound { to, tag: tag.into(), kind, source }))
     }
 
     /// A receive into memory in one piece.
-    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<What> {
+    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<RequestKind> {
         let (source, tag) = (self.source("recv", from.source)?, from.tag);
         let Operand { memory: output, .. } = memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len / dtype.size();
@@ -214,9 +214,9 @@ impl Handle {
         borrowed: &Borrowed<'_>,
         to: Receiver,
         from: Sender,
-    ) -> Result<What> {
+    ) -> Result<RequestKind> {
         let inbound = self.inbound(dtype, &borrowed.output, from)?;
-        Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, Form::Plain)?]))
+        Ok(RequestKind::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, Form::Plain)?]))
     }
 
     /// The sender, if it is a rank of this group; `None` for any.
@@ -235,12 +235,12 @@ impl Handle {
     }
 
     /// Runs messages and waits for their end.
-    pub(crate) fn wait(&self, what: What) -> Result<Done> {
+    pub(crate) fn wait(&self, what: RequestKind) -> Result<Done> {
         self.wait_with(what, &self.options)
     }
 
     /// Runs messages and waits for their end, with other options than those of this handle.
-    pub(crate) fn wait_with(&self, what: What, options: &CallOptions) -> Result<Done> {
+    pub(crate) fn wait_with(&self, what: RequestKind, options: &CallOptions) -> Result<Done> {
         let GroupState { runtime, comm_id, .. } = &*self.shared;
         runtime.check_calls(MESSAGE)?;
         runtime.call(*comm_id, what, self.shared.timeout(options))

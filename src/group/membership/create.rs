@@ -5,7 +5,7 @@
 //! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_engine::{
-    CommIds, MAX_RANKS, Outbound, Place, Receipts, What,
+    CommIds, MAX_RANKS, Outbound, Place, Receipts, RequestKind,
     call::{Form, Kind},
     memory::Borrowed,
 };
@@ -151,20 +151,20 @@ impl Exchange<'_> {
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
         let kind = Kind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
         let source = Borrowed::apart(words, &mut []).input.memory;
-        let send = |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone() });
+        let send = |to| RequestKind::Send(Outbound { to, tag: self.tag, kind, source: source.clone() });
         self.run(to.into_iter().map(send).collect()).map(drop)
     }
 
-    fn receives(&self, from: Rank, place: Place) -> What {
+    fn receives(&self, from: Rank, place: Place) -> RequestKind {
         receive(Form::Group, Dtype::U64, Some(from), self.tag, place)
     }
 
     /// Runs these messages, and returns the results of the receives.
-    fn run(&self, messages: Vec<What>) -> Result<Receipts> {
+    fn run(&self, messages: Vec<RequestKind>) -> Result<Receipts> {
         if messages.is_empty() {
             return Ok(Receipts::new());
         }
-        Ok(self.group.wait(What::Several(messages))?.received)
+        Ok(self.group.wait(RequestKind::Several(messages))?.received)
     }
 
     /// The failure if a member's first message has another list.

@@ -10,7 +10,7 @@ use std::{
 
 use unisono_engine::{
     CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, OperationGroup,
-    OutputAccess, Patience, StalledOperation, Stop, WORLD, What, WorkRequest, call::Signature,
+    OutputAccess, Patience, RequestKind, StalledOperation, Stop, WORLD, WorkRequest, call::Signature,
     memory::Borrowed,
 };
 use unisono_schedule::{
@@ -141,7 +141,7 @@ fn broadcast(
     let Borrowed { input, output, .. } = borrowed;
     let schedule = CallSchedule::Made(schedule);
     let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
-    let what = What::Collective(Box::new(operation));
+    let what = RequestKind::Collective(Box::new(operation));
     let left = verification.deadline.saturating_duration_since(Instant::now());
     let (completion, outcome) = Completion::new(left, CompletionAction::Return(Some(Box::new(bytes))));
     let monitor = verification.monitor;

@@ -4,7 +4,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     super::{
-        providers::{Candidate, ProviderRequest, Providers, Way},
+        providers::{Candidate, ProviderRequest, Providers, RequestResult},
         report::Section,
         self_test::SelfTest,
         shared::{SHM, SharedMemory},
@@ -29,8 +29,8 @@ fn named(name: &str) -> ProviderRequest {
     ProviderRequest::Named(name.into())
 }
 
-fn way(request: ProviderRequest, asked: bool, taken: Result<Candidate, String>) -> Way {
-    Way { request, asked, taken, next: Vec::new() }
+fn way(request: ProviderRequest, asked: bool, taken: Result<Candidate, String>) -> RequestResult {
+    RequestResult { request, asked, taken, next: Vec::new() }
 }
 
 fn shared_memory(opens: Option<Result<(), String>>) -> SharedMemory {

@@ -8,7 +8,7 @@ use crate::{
     algorithm::{
         Plan,
         chunks::Shape,
-        compose::{At, Lengths, Part, Stage, Stages},
+        compose::{At, Lengths, Stage, StagePart, Stages},
     },
     partition::{self, block},
 };
@@ -138,13 +138,13 @@ impl Stages for Vector {
         }
     }
 
-    fn stage(&self, chunk: usize, stage: usize) -> Option<Part> {
+    fn stage(&self, chunk: usize, stage: usize) -> Option<StagePart> {
         let chunk = self.chunk(chunk);
         let stage = match stage {
             0 => self.down(&chunk),
             1 => self.between(&chunk),
             _ => self.up(&chunk),
         };
-        stage.map(Part::Among)
+        stage.map(StagePart::Among)
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt::Display, ops::Range};
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Place, What, call::Form, memory::Borrowed};
+use unisono_engine::{Place, RequestKind, call::Form, memory::Borrowed};
 use unisono_schedule::Rank;
 
 use crate::{
@@ -51,7 +51,7 @@ impl Sequence {
                 Form::Inner,
             )?);
         }
-        self.messages(What::Several(all)).await.map(drop)
+        self.messages(RequestKind::Several(all)).await.map(drop)
     }
 
     pub(crate) async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
@@ -83,7 +83,7 @@ impl Sequence {
                 }
             }
         }
-        let received = self.messages(What::Several(all)).await?;
+        let received = self.messages(RequestKind::Several(all)).await?;
         for (run, received) in runs.iter().zip(received) {
             if let (Some(message), Some(tensor), Some(info)) =
                 (received.message, tensors.get_mut(run.start), infos.get(run.start))
@@ -126,7 +126,7 @@ impl Sequence {
             all.push(part(self.memory_of(&mut bytes)));
             packed.push((run, bytes));
         }
-        self.messages(What::Several(all)).await?;
+        self.messages(RequestKind::Several(all)).await?;
         for (run, bytes) in packed {
             unpack_each(
                 &bytes,

@@ -15,7 +15,7 @@ use crate::{
     algorithm::{
         Plan,
         chunks::Shape,
-        compose::{At, Lengths, Part, Stage, Stages},
+        compose::{At, Lengths, Stage, StagePart, Stages},
     },
 };
 
@@ -150,7 +150,7 @@ impl Blocks {
 
     /// Copies of the blocks of the input into order, or of ordered ones to the output. This rank's block comes from the input: in place
     /// it is there already, and a message may still read it.
-    fn sorted(&self, into_order: bool) -> Option<Part> {
+    fn sorted(&self, into_order: bool) -> Option<StagePart> {
         let (order, count, rank) = (self.order.clone()?, self.count, self.host[self.place]);
         let copies = (0..if count > 0 { order.len() } else { 0 }).map(move |at| {
             let (sorted, block) = (Span::scratch(at * count, count), order[at] * count);
@@ -161,30 +161,31 @@ impl Blocks {
             };
             Step::Copy { from, into }
         });
-        Some(Part::Steps(Box::new(copies)))
+        Some(StagePart::Steps(Box::new(copies)))
     }
 
     /// A stage among the ranks of this host.
-    fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Option<Part> {
-        Some(Part::Among(Stage::new(plan, self.host.clone(), self.place, lengths, input, output)))
+    fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Option<StagePart> {
+        Some(StagePart::Among(Stage::new(plan, self.host.clone(), self.place, lengths, input, output)))
     }
 
     /// A stage among the ranks of this class in this host, which gather or scatter a block of this many elements each.
-    fn in_class(&self, collective: Collective, len: usize, input: At, output: At) -> Option<Part> {
+    fn in_class(&self, collective: Collective, len: usize, input: At, output: At) -> Option<StagePart> {
         let (plan, lengths) = (Plan::of(binomial::PLANS, collective), vec![len; self.mates.len()]);
         let (members, lengths) = (self.mates.clone(), Lengths::Blocks(lengths));
-        (!self.alone()).then(|| Part::Among(Stage::new(plan, members, self.index, lengths, input, output)))
+        (!self.alone())
+            .then(|| StagePart::Among(Stage::new(plan, members, self.index, lengths, input, output)))
     }
 
     /// A stage among the carriers of this class on all hosts. A tree needs equal blocks.
-    fn between(&self, lengths: Lengths, input: At, output: At) -> Option<Part> {
+    fn between(&self, lengths: Lengths, input: At, output: At) -> Option<StagePart> {
         let (hosts, rooted) = (self.hosts.len(), self.collective.has_root());
         let plan = match rooted && hosts > FEW && self.hosts.iter().all(|&of| of == self.hosts[0]) {
             true => Plan::of(binomial::PLANS, self.collective),
             false => exchange(hosts, self.collective),
         };
         let stage = Stage::new(plan, self.across.clone(), self.home, lengths, input, output);
-        (!self.across.is_empty()).then_some(Part::Among(Stage { root: self.root, last: true, ..stage }))
+        (!self.across.is_empty()).then_some(StagePart::Among(Stage { root: self.root, last: true, ..stage }))
     }
 
     /// A block for each host, as long as all that its ranks of this class have.
@@ -199,7 +200,7 @@ impl Blocks {
             .collect()
     }
 
-    fn all_gather(&self, stage: usize) -> Option<Part> {
+    fn all_gather(&self, stage: usize) -> Option<StagePart> {
         let whole = self.ordered(At::OUTPUT);
         let (class, bundle) = self.start();
         match stage {
@@ -226,7 +227,7 @@ impl Blocks {
         [self.aside(), self.aside() + self.carried()].map(At::scratch)
     }
 
-    fn reduce_scatter(&self, stage: usize) -> Option<Part> {
+    fn reduce_scatter(&self, stage: usize) -> Option<StagePart> {
         let [own, sums] = self.sums();
         let input = self.ordered(At::INPUT);
         match stage {
@@ -244,7 +245,7 @@ impl Blocks {
         }
     }
 
-    fn gather(&self, stage: usize) -> Option<Part> {
+    fn gather(&self, stage: usize) -> Option<StagePart> {
         let whole = self.ordered(At::OUTPUT);
         let bundle = if self.is_root { whole.plus(self.start().1) } else { At::scratch(0) };
         match stage {
@@ -255,7 +256,7 @@ impl Blocks {
         }
     }
 
-    fn scatter(&self, stage: usize) -> Option<Part> {
+    fn scatter(&self, stage: usize) -> Option<StagePart> {
         let bundle = At::scratch(if self.is_root { self.aside() } else { 0 });
         match stage {
             0 if self.is_root => self.sorted(true),
@@ -278,7 +279,7 @@ impl Blocks {
         [first, second, second + ours]
     }
 
-    fn all_to_all(&self, stage: usize) -> Option<Part> {
+    fn all_to_all(&self, stage: usize) -> Option<StagePart> {
         let [came, leaves, sorted] = self.places();
         let (here, own, carries) =
             (self.host.len(), self.sizes[self.home], self.index == 0 && self.count > 0);
@@ -295,13 +296,13 @@ impl Blocks {
                 let plan = exchange(here, self.collective);
                 self.within(plan, lengths, self.ordered(At::INPUT), At::scratch(came))
             }
-            2 => carries.then(|| Part::Steps(Box::new(self.packed(came, leaves)))),
+            2 => carries.then(|| StagePart::Steps(Box::new(self.packed(came, leaves)))),
             3 => {
                 let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
                 let come = self.hosts.iter().map(|of| of * own * self.count).collect();
                 self.between(Lengths::Exchange(leave, come), At::scratch(leaves), At::scratch(came))
             }
-            4 => carries.then(|| Part::Steps(Box::new(self.unpacked(came, sorted)))),
+            4 => carries.then(|| StagePart::Steps(Box::new(self.unpacked(came, sorted)))),
             _ => self.in_class(Collective::Scatter, self.all(), At::scratch(sorted), At::OUTPUT),
         }
     }
@@ -369,7 +370,7 @@ impl Stages for Blocks {
         }
     }
 
-    fn stage(&self, _: usize, stage: usize) -> Option<Part> {
+    fn stage(&self, _: usize, stage: usize) -> Option<StagePart> {
         match self.collective {
             _ if self.shown => self.shown_stage(stage),
             Collective::AllGather => self.all_gather(stage),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Blocks;
 use crate::{
     Collective, Rank, Shown, Span, Step,
-    algorithm::compose::{At, Part},
+    algorithm::compose::{At, StagePart},
 };
 
 /// The elements of each rank of a host that are reduced before the next ones: few enough to stay in the caches.
@@ -41,8 +41,8 @@ impl Steps {
         }
     }
 
-    fn part(self) -> Option<Part> {
-        Some(Part::Steps(Box::new(self.0.into_iter())))
+    fn part(self) -> Option<StagePart> {
+        Some(StagePart::Steps(Box::new(self.0.into_iter())))
     }
 }
 
@@ -55,7 +55,7 @@ impl Blocks {
     /// The number of stages: on this host, between hosts, on this host.
     pub(super) const SHOWN_STAGES: usize = 3;
 
-    pub(super) fn shown_stage(&self, stage: usize) -> Option<Part> {
+    pub(super) fn shown_stage(&self, stage: usize) -> Option<StagePart> {
         match (stage, self.collective) {
             (0, Collective::AllGather) => self.collect(),
             (0, Collective::ReduceScatter) => self.reduce(),
@@ -110,7 +110,7 @@ impl Blocks {
     }
 
     /// No rank of this host ends while another may still read its scratch.
-    fn end(&self, mut steps: Steps) -> Option<Part> {
+    fn end(&self, mut steps: Steps) -> Option<StagePart> {
         steps.show_nothing();
         let view = |place| Step::View { from: self.host[place], shown: Shown::NOTHING };
         steps.0.extend(self.others().map(view));
@@ -118,7 +118,7 @@ impl Blocks {
     }
 
     /// The carriers of this host get the blocks of their class.
-    fn collect(&self) -> Option<Part> {
+    fn collect(&self) -> Option<StagePart> {
         let (count, mut steps) = (self.count, Steps::default());
         if !self.has_mates() {
             return None;
@@ -141,7 +141,7 @@ impl Blocks {
     }
 
     /// All ranks of this host copy the blocks that the carriers have.
-    fn distribute(&self) -> Option<Part> {
+    fn distribute(&self) -> Option<StagePart> {
         let (count, mut steps) = (self.count, Steps::default());
         match self.index {
             0 => steps.show(0, self.carried()),
@@ -180,7 +180,7 @@ impl Blocks {
     }
 
     /// The carriers of this host reduce the blocks of their class piece by piece: each piece of all ranks, then the next one.
-    fn reduce(&self) -> Option<Part> {
+    fn reduce(&self) -> Option<StagePart> {
         let mut steps = Steps::default();
         self.show_input(false, &mut steps);
         let (ranks, before) = self.class_of(self.class());
@@ -205,11 +205,11 @@ impl Blocks {
                 None => Step::Copy { from: own, into },
             }
         });
-        Some(Part::Steps(Box::new(steps.0.into_iter().chain(reduced))))
+        Some(StagePart::Steps(Box::new(steps.0.into_iter().chain(reduced))))
     }
 
     /// The carriers of this host put together the blocks that its ranks have for each host.
-    fn pack(&self) -> Option<Part> {
+    fn pack(&self) -> Option<StagePart> {
         let mut steps = Steps::default();
         self.show_input(true, &mut steps);
         let here = self.host.len();
@@ -228,7 +228,7 @@ impl Blocks {
     }
 
     /// The ranks of this host get the blocks that have come for them.
-    fn unpack(&self) -> Option<Part> {
+    fn unpack(&self) -> Option<StagePart> {
         let ([came, _, sorted], mut steps) = (self.places(), Steps::default());
         if self.index == 0 && self.count > 0 {
             steps.0.extend(self.unpacked(came, sorted));
