@@ -12,10 +12,10 @@ use crate::runtime;
 mod smoke;
 
 /// Its name, which is that of its folder in `fuzz/corpus`, and what it calls.
-pub type Target = (&'static str, fn(&[u8]));
+pub type FuzzTarget = (&'static str, fn(&[u8]));
 
 /// All targets of this library; each has a file of its name in `fuzz/fuzz_targets`.
-pub const TARGETS: &[Target] = &[("roster", runtime::roster::fuzz), ("tuning", tuning)];
+pub const TARGETS: &[FuzzTarget] = &[("roster", runtime::roster::fuzz), ("tuning", tuning)];
 
 /// Runs the target of that name.
 pub fn run(target: &str, bytes: &[u8]) {

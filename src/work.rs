@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{CompletionResult, Done, Memory, Outcome};
+use unisono_engine::{CompletionResult, Done, Outcome, ReturnedMemory};
 use unisono_schedule::Rank;
 
 use crate::{
@@ -81,7 +81,7 @@ impl<B: Send + 'static> Work<(B, Rank)> {
 }
 
 /// The memory that an operation returns, if it is of this type.
-fn memory<T: 'static>(memory: Memory) -> Option<T> {
+fn memory<T: 'static>(memory: ReturnedMemory) -> Option<T> {
     memory?.downcast().ok().map(|memory| *memory)
 }
 

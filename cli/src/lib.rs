@@ -79,7 +79,7 @@ enum OwnCommand {
     RunGuard,
     DoctorOneRank,
     DoctorTopology,
-    RunOneRank(run::rank::Rank),
+    RunOneRank(run::rank::RunRank),
     RunRanksOfHost,
 }
 

@@ -85,7 +85,7 @@ const ENTRY: usize = 256;
 
 /// The kind of a message, on which sender and receiver must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct MessageKind {
     /// What the message carries.
     pub form: Form,
     /// The type of its elements.
@@ -145,7 +145,7 @@ impl Form {
     }
 }
 
-impl Kind {
+impl MessageKind {
     pub(crate) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.size())
     }

@@ -20,7 +20,7 @@ use unisono_schedule::Rank;
 use crate::{memory::Fresh, request::RequestKind, stop::Stop};
 
 /// The memory that an operation works on, unless it is borrowed. It returns to the caller with the outcome.
-pub type Memory = Option<Box<dyn Any + Send>>;
+pub type ReturnedMemory = Option<Box<dyn Any + Send>>;
 
 /// The engine's half: when the operation was submitted, and the action at its end.
 #[must_use]
@@ -39,7 +39,7 @@ pub struct Completion {
 /// The action at the end of an operation. It owns the memory of the operation.
 pub enum CompletionAction {
     /// Moves the memory into the outcome.
-    Return(Memory),
+    Return(ReturnedMemory),
     /// Chooses what follows.
     Then(Then),
     /// For one of several operations that end as one: its index, and the data that all of them share.
@@ -49,7 +49,8 @@ pub enum CompletionAction {
 /// Chooses what follows an operation: another one, or nothing. A collective that follows takes the place of the first in its group's
 /// order: no operation that was submitted later runs between the two. The driver calls it when nothing accesses the memory of the
 /// operation any more.
-pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, CompletionAction>, Failure> + Send>;
+pub(crate) type Then =
+    Box<dyn FnOnce(Done) -> Result<Next<ReturnedMemory, CompletionAction>, Failure> + Send>;
 
 /// The consequence of an operation: nothing follows (`Break`, with what remains), or another operation with its own action or completion.
 pub type Next<L, E> = ControlFlow<L, (RequestKind, E)>;
@@ -64,7 +65,7 @@ pub type CompletionResult = Result<Done, Failure>;
 #[derive(Default)]
 pub struct Done {
     /// What the operation has worked on.
-    pub memory: Memory,
+    pub memory: ReturnedMemory,
     /// For collectives: the number of the last operation.
     pub number: Option<u64>,
     /// For receives: their results.
@@ -215,7 +216,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The outcome of an operation that has ended already.
-    pub fn ended_with(memory: Memory) -> Arc<Self> {
+    pub fn ended_with(memory: ReturnedMemory) -> Arc<Self> {
         let state = Mutex::new((None, Some(Ok(Done { memory, ..Done::default() }))));
         Arc::new(Self { ended: AtomicBool::new(true), state })
     }

@@ -15,7 +15,7 @@ use super::{
     *,
 };
 use crate::{
-    call::{Form, Kind, Signature},
+    call::{Form, MessageKind, Signature},
     memory::Operand,
 };
 
@@ -39,7 +39,7 @@ impl Supervisor for Nobody {
         false
     }
 
-    fn waits_longest(&self, _: Call, _: Option<Rank>) {}
+    fn waits_longest(&self, _: WaitingCall, _: Option<Rank>) {}
 }
 
 /// The bit of the first byte that says that the operation is done in one shot, and is called again when it has ended.
@@ -176,7 +176,7 @@ fn write_shared(shared: &Region, (place, at): (u8, usize), data: &[u8]) -> Resul
 /// Begins an operation: a collective, a send, a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
     let completion = Completion::new(Duration::from_secs(600), CompletionAction::Return(None)).0;
-    let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, alias: Alias::NONE, count };
+    let kind = |count| MessageKind { form: Form::Plain, dtype: Dtype::F32, alias: Alias::NONE, count };
     let one_shot = what & ONE_SHOT != 0;
     let (collective, algorithm, count) = match what % 8 {
         0 if one_shot => (Collective::Broadcast, "direct", 10),

@@ -45,8 +45,8 @@ mod wire;
 pub use self::{
     comm::PendingHandshake,
     completion::{
-        Completion, CompletionAction, CompletionResult, Done, Memory, Next, Outcome, Receipts,
-        ReceivedMessage,
+        Completion, CompletionAction, CompletionResult, Done, Next, Outcome, Receipts, ReceivedMessage,
+        ReturnedMemory,
     },
     contact::{Contact, Contacts},
     endpoint::Traced,
@@ -57,7 +57,7 @@ pub use self::{
     },
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
-    supervisor::{Call, PositionQuery, SubmissionEntry, Supervisor, WorkRequest},
+    supervisor::{PositionQuery, SubmissionEntry, Supervisor, WaitingCall, WorkRequest},
     turn::{Called, MakeCompletion},
     wait::Patience,
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},

@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 use unisono_transport::{Error, RemoteRegion, Transport, Wake};
 
 use crate::{
-    collective::{LaneProgress, Pass, Run},
+    collective::{LaneProgress, OperationRun, Pass},
     comm::{Comm, Core, Handshakes, Leaving, Net, QueuedCollective, ShutdownState},
     completion::{Completion, Done},
     contact::{Contact, Contacts},
@@ -19,7 +19,7 @@ use crate::{
     request::RequestKind,
     settings::Settings,
     stop::{Halt, Result, StalledOperation, Stop},
-    supervisor::{Call, SubmissionEntry, Supervisor, WorkRequest},
+    supervisor::{SubmissionEntry, Supervisor, WaitingCall, WorkRequest},
     wait::{IdleAction, Patience, Wait},
     wire::{CommId, MAX_COMMS},
 };
@@ -41,7 +41,7 @@ pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool
 /// A collective that has begun.
 pub(crate) struct RunningOperation {
     pub(super) comm_id: CommId,
-    pub(super) run: Run,
+    pub(super) run: OperationRun,
     pub(super) completion: Completion,
     /// The time when a check first found it stalled, if nothing of it has moved since.
     pub(super) stalled: Option<Instant>,
@@ -53,7 +53,7 @@ pub struct Engine {
     /// The collectives that have begun: at most one of each communicator.
     pub(super) running: Vec<RunningOperation>,
     /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
-    pub(super) alone: Option<(CommId, Run)>,
+    pub(super) alone: Option<(CommId, OperationRun)>,
     /// The communicators whose sends and receives are to be advanced.
     pub(super) messaging: Vec<CommId>,
     pub(super) wait: Wait,
@@ -508,17 +508,17 @@ impl Engine {
         let (call, waits, deadline) = match (message, operation) {
             _ if self.joins_or_leaves => {
                 let Some(first) = self.pending_handshakes().next() else { return };
-                (Call::Handshake, Some(first.rank), self.handshakes.deadline)
+                (WaitingCall::Handshake, Some(first.rank), self.handshakes.deadline)
             }
             (Some((comm, wait)), _) => {
-                let call = Call::Message(comm.collectives.latest(), wait.signature);
+                let call = WaitingCall::Message(comm.collectives.latest(), wait.signature);
                 (call, wait.peer, comm.messages.soonest)
             }
             (None, Some(RunningOperation { comm_id, run, completion, .. })) => {
                 let Some(comm) = self.net.comm(*comm_id) else { return };
                 let world = |rank| comm.identity.world(rank);
                 let (_, waits) = run.progress(comm);
-                let call = Call::Operation(run.operation.number, run.operation.plan.signature);
+                let call = WaitingCall::Operation(run.operation.number, run.operation.plan.signature);
                 (call, waits.first().copied().map(world), Some(completion.deadline))
             }
             (None, None) => return,

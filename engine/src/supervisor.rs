@@ -21,7 +21,7 @@ pub trait Supervisor {
     fn stopped(&self) -> bool;
 
     /// Takes the call that has waited longest, and the rank of the world that it waits for, if it waits for one.
-    fn waits_longest(&self, _: Call, _: Option<Rank>) {}
+    fn waits_longest(&self, _: WaitingCall, _: Option<Rank>) {}
 
     /// The call that stalled first has been stalled for this time.
     fn waits(&self, _: Duration) {}
@@ -59,7 +59,7 @@ pub trait Supervisor {
 
 /// A call that waits.
 #[derive(Clone, Copy)]
-pub enum Call {
+pub enum WaitingCall {
     /// The exchange of handshakes, when ranks join.
     Handshake,
     /// A collective operation, by its number.

@@ -25,7 +25,7 @@ use unisono_transport::{
 
 use super::*;
 use crate::{
-    call::{Form, Kind, Signature},
+    call::{Form, MessageKind, Signature},
     memory::{Borrowed, Registry},
 };
 
@@ -136,19 +136,19 @@ fn in_threads(
 
 /// An operation without its memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct WaitingCall {
     job: Job<'static>,
     op: ReduceOp,
     algorithm: &'static str,
 }
 
-fn call<T: Scalar>(engine: &mut Engine, call: Call, borrowed: &Borrowed<'_>) -> Result<(), Stop> {
+fn call<T: Scalar>(engine: &mut Engine, call: WaitingCall, borrowed: &Borrowed<'_>) -> Result<(), Stop> {
     call_under::<T>(engine, call, borrowed, &Nobody)
 }
 
 fn call_under<T: Scalar>(
     engine: &mut Engine,
-    call: Call,
+    call: WaitingCall,
     borrowed: &Borrowed<'_>,
     supervisor: &dyn Supervisor,
 ) -> Result<(), Stop> {
@@ -159,7 +159,7 @@ fn call_under<T: Scalar>(
 }
 
 /// The task of a call.
-fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Outcome>) {
+fn task<T: Scalar>(call: WaitingCall, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Outcome>) {
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
@@ -214,8 +214,11 @@ fn what_was_borrowed_to_be_read_is_not_written() {
                 // Rank 1 is to receive into memory that it has borrowed to be read.
                 let data = [value(rank, 3); 4];
                 let job = Job { direct, ..Job::new(Collective::Broadcast, rank, 2, 4) };
-                let stop =
-                    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm }, &Borrowed::given(&data));
+                let stop = call::<i64>(
+                    engine,
+                    WaitingCall { job, op: ReduceOp::Sum, algorithm },
+                    &Borrowed::given(&data),
+                );
                 assert_eq!(data, [value(rank, 3); 4]);
                 stop.err().map(|stop| format!("{stop:?}"))
             },
@@ -258,7 +261,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                         let root = if collective.has_root() { count % ranks } else { 0 };
                         let job = Job::new(collective, rank, ranks, count);
                         let job = Job { root, chunk: 16, lanes: 3, direct, spread, ..job };
-                        let call_of = Call { job, op: ReduceOp::Sum, algorithm: algorithm.name };
+                        let call_of = WaitingCall { job, op: ReduceOp::Sum, algorithm: algorithm.name };
                         let (inputs, outputs) = job.lengths().unwrap();
                         let input: Vec<i64> = (0..inputs).map(|i| value(rank, i)).collect();
                         let mut output = vec![-1_i64; outputs];
@@ -282,7 +285,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
 fn exchange(rank: Rank, ranks: usize, engine: &mut Engine) {
     for (count, in_place) in [(1, 0), (9, !0), (40, 0b101), (40, 0b10), (3, !0)] {
         let job = Job { direct: true, long: true, ..Job::new(Collective::AllToAll, rank, ranks, count) };
-        let call_of = Call { job, op: ReduceOp::Sum, algorithm: "direct" };
+        let call_of = WaitingCall { job, op: ReduceOp::Sum, algorithm: "direct" };
         let len = ranks * count;
         let input: Vec<i64> = (0..len).map(|at| value(rank, at)).collect();
         let mut output = input.clone();
@@ -330,7 +333,7 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
             let mut data = vec![1.0_f32; count];
             let before = data.clone();
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
-            let call = Call { job, op: ReduceOp::Sum, algorithm: "ring" };
+            let call = WaitingCall { job, op: ReduceOp::Sum, algorithm: "ring" };
             let stop = call_under::<f32>(engine, call, &borrowed, &stopper);
             // A rank that gets messages only of ranks that agree with it waits until it is stopped.
             stopper.0.store(true, Ordering::Relaxed);
@@ -387,7 +390,8 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
             engine.keep_trace();
             let mut data = vec![1.0_f32; count];
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
-            call::<f32>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            call::<f32>(engine, WaitingCall { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed)
+                .unwrap();
             drop(borrowed);
             assert!(data.iter().all(|&x| x == 2.0));
             engine.keep_trace()
@@ -435,7 +439,8 @@ fn sources_that_are_not_registered_are_staged() {
                 Job { chunk: 32, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, rank, 3, count) };
             let mut data: Vec<i64> = (0..count).map(|i| value(rank, i)).collect();
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            call::<i64>(engine, WaitingCall { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed)
+                .unwrap();
             drop(borrowed);
             let wanted: Vec<i64> = (0..count).map(|i| (0..3).map(|rank| value(rank, i)).sum()).collect();
             assert_eq!(data, wanted);
@@ -457,7 +462,8 @@ fn a_message_ends_when_it_has_left() {
             for len in [0, 1, 64] {
                 let mut data = vec![3_u8; len];
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
-                let kind = Kind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
+                let kind =
+                    MessageKind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
                 let what = if rank == 0 {
                     let source = borrowed.input.memory.clone();
                     RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
@@ -500,7 +506,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let (form, dtype) = (Form::Plain, Dtype::U8);
         let what = if rank == 0 {
             let (source, kind) =
-                (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: 8 });
+                (borrowed.input.memory.clone(), MessageKind { form, dtype, alias: Alias::NONE, count: 8 });
             RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
         } else {
             let place = Place::There { output: borrowed.output.memory.clone(), count: 8 };

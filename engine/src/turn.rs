@@ -6,7 +6,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Instant};
 use unisono_schedule::{CallSchedule, Schedule};
 
 use crate::{
-    collective::{Pass, Quick, Run},
+    collective::{OperationRun, Pass, Quick},
     comm::{QueuedCollective, Sharing},
     completion::{Completion, Done, Outcome},
     progress::{DrivenEngine, Engine, OFTEN, RunningOperation},
@@ -60,10 +60,10 @@ impl DrivenEngine<'_> {
         comm_id: CommId,
         operation: Box<Operation>,
         since: Option<Instant>,
-    ) -> Result<Run, Halt> {
+    ) -> Result<OperationRun, Halt> {
         let lanes = self.engine.lanes.pop().unwrap_or_default();
         let mut core = self.engine.net.core(comm_id)?;
-        let mut run = Run::new(lanes, operation);
+        let mut run = OperationRun::new(lanes, operation);
         core.begin(&mut run.operation);
         self.supervisor.began(&run.operation);
         match run.begin(&mut core) {
@@ -104,7 +104,7 @@ impl DrivenEngine<'_> {
             }
             let Quick { done, rounds, .. } = quick;
             let lanes = self.engine.lanes.pop().unwrap_or_default();
-            (Run::go_on(lanes, Box::new(operation), done, rounds), false)
+            (OperationRun::go_on(lanes, Box::new(operation), done, rounds), false)
         } else {
             (self.enter(comm_id, Box::new(operation), None)?, true)
         };
@@ -239,8 +239,8 @@ impl Engine {
     }
 
     /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
-    fn wind_up(&mut self, comm_id: CommId, run: Run) -> Result<()> {
-        let Run { mut lanes, .. } = run;
+    fn wind_up(&mut self, comm_id: CommId, run: OperationRun) -> Result<()> {
+        let OperationRun { mut lanes, .. } = run;
         lanes.clear();
         let collectives = &mut self.net.core(comm_id)?.comm.collectives;
         (collectives.exposed, collectives.in_use) = (false, None);

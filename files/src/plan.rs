@@ -92,13 +92,13 @@ impl FilePlan {
 
 /// A set of pieces, as the bits that ranks combine by a reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pieces {
+pub(crate) struct PieceSet {
     /// A bit for each piece; the bits after the last piece are set.
     pub words: Vec<u64>,
     count: u64,
 }
 
-impl Pieces {
+impl PieceSet {
     /// The pieces out of `count` for which a predicate is true.
     pub(crate) fn of(count: u64, has: impl Fn(u64) -> bool) -> Self {
         let words = (0..count.div_ceil(64))
@@ -196,7 +196,7 @@ mod tests {
 
         #[test]
         fn sets_of_pieces_are_sets(has in prop::collection::vec(any::<bool>(), 0..200)) {
-            let pieces = Pieces::of(has.len() as u64, |piece| has[usize::try_from(piece).unwrap()]);
+            let pieces = PieceSet::of(has.len() as u64, |piece| has[usize::try_from(piece).unwrap()]);
             let missing: Vec<_> = (0..).zip(&has).filter(|(_, has)| !**has).map(|(piece, _)| piece).collect();
             prop_assert_eq!(pieces.missing().collect::<Vec<u64>>(), missing);
             prop_assert_eq!(pieces.is_empty(), !has.contains(&true));

@@ -21,7 +21,7 @@ use unisono_core::error::{Error, Result};
 
 use super::{
     Store,
-    connect::{Place, Tries},
+    connect::{AddressSource, Tries},
     protocol::host_name,
     store::{listen_to_all, name},
 };
@@ -57,7 +57,7 @@ impl Store {
         let tries = Tries {
             advice: "is rank 0 running on one of these hosts, and are these ports open between them? MASTER_ADDR and MASTER_PORT \
                      name another place",
-            place: Place::Sought,
+            place: AddressSource::Sought,
             ..Tries::new(&shown, member, deadline)
         };
         let store = Self::enter(tries, |_| search.attempt())?;

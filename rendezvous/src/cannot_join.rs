@@ -7,7 +7,7 @@ use unisono_core::error::{Error, Failure, Refusal, Result, clean};
 use super::{
     Store,
     among::Search,
-    connect::{Place, Tries, resolve},
+    connect::{AddressSource, Tries, resolve},
     directory::Folder,
     protocol::{ConnectionPurpose, MAX_WHY},
 };
@@ -40,11 +40,11 @@ impl Store {
                 StoreAddress::File(directory) => {
                     let folder = Folder::of(directory, &tries.member.job)
                         .map_err(|it| Error::rendezvous(&name, it))?;
-                    tries.place = Place::Published;
+                    tries.place = AddressSource::Published;
                     tries.until_deadline(purpose, |member| folder.find(member), || None)
                 }
                 StoreAddress::Among { hosts, ports } => {
-                    tries.place = Place::Sought;
+                    tries.place = AddressSource::Sought;
                     let mut search = Search::new(hosts, ports);
                     tries.until_deadline(purpose, |_| search.attempt(), || None)
                 }

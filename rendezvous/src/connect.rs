@@ -36,14 +36,14 @@ pub(super) struct Tries<'a> {
     pub(super) deadline: Instant,
     /// The advice to the user if all attempts fail.
     pub(super) advice: &'static str,
-    pub(super) place: Place,
+    pub(super) place: AddressSource,
     /// Why this process cannot join, for [`ConnectionPurpose::CannotJoin`].
     pub(super) why: String,
 }
 
 /// How a process knows where the store is. This decides how it handles an answer from another store.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum AddressSource {
     /// A setting gives the address: nothing else may listen there.
     Given,
     /// Rank 0 has published the address and may have ended since: other programs may listen there.
@@ -52,8 +52,8 @@ pub(super) enum Place {
     Sought,
 }
 
-impl Place {
-    /// True if the job's store may be at the next address although this error came from this one: another program has answered.
+impl AddressSource {
+    /// True if this error says that another program has answered, so that the store of the job may be at the next address.
     fn goes_on_after(self, error: &Error) -> bool {
         let strange = matches!(
             error,
@@ -80,7 +80,14 @@ enum Outcome {
 impl<'a> Tries<'a> {
     pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
         let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
-        Self { name, member: member.clone(), deadline, advice, place: Place::Given, why: String::new() }
+        Self {
+            name,
+            member: member.clone(),
+            deadline,
+            advice,
+            place: AddressSource::Given,
+            why: String::new(),
+        }
     }
 
     /// Tries the addresses that `resolve` gives until the store admits this process. Returns the connection, its session, and the rank that

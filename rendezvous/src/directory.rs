@@ -25,7 +25,7 @@ use unisono_transport::fork::Unshared;
 
 use super::{StoreServer, protocol::host_name, seal};
 use crate::{
-    config::{Job, Member, Token},
+    config::{JobIdentity, Member, Token},
     launch::{holds, private_directory},
 };
 
@@ -47,7 +47,7 @@ pub(super) struct Folder(PathBuf);
 impl Folder {
     /// Meets in this directory, which must exist: a missing one may be a typing mistake, or the file system that the hosts share is not
     /// mounted. A user who can list it sees the name of the folder, and can test a guess of the token with it.
-    pub(super) fn of(directory: &Path, job: &Job) -> Result<Self> {
+    pub(super) fn of(directory: &Path, job: &JobIdentity) -> Result<Self> {
         let there = fs::metadata(directory).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 "there is no such directory on this host; correct UNISONO_STORE, or make the directory"
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn files_that_never_end_are_errors() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
+        let folder = Folder::of(directory.path(), &JobIdentity::from("test")).unwrap();
         for name in [ADDRESS, LOCK] {
             mknodat(CWD, folder.0.join(name), FileType::Fifo, 0o600.into(), 0).unwrap();
         }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn there_is_one_rank_0_and_nothing_stays_of_it() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
+        let folder = Folder::of(directory.path(), &JobIdentity::from("test")).unwrap();
         assert!(folder.published().unwrap_err().contains("rank 0 has not come"));
         for port in [7, 8] {
             let host = folder.take().unwrap().unwrap();

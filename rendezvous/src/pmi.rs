@@ -27,7 +27,7 @@ use unisono_core::{
 
 use super::{
     Store,
-    connect::{Place, Tries},
+    connect::{AddressSource, Tries},
     directory::secret,
     protocol::host_name,
     server,
@@ -91,7 +91,7 @@ impl Store {
             return Ok(store.named(name(&host_name(), published.port)));
         }
         let store = name(published.hosts.first().map_or("", String::as_str), published.port);
-        let tries = Tries { place: Place::Sought, ..Tries::new(&store, &member, deadline) };
+        let tries = Tries { place: AddressSource::Sought, ..Tries::new(&store, &member, deadline) };
         Self::enter(tries, |_| published.addresses())
     }
 }

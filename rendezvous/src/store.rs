@@ -15,7 +15,7 @@ use unisono_schedule::Rank;
 
 use super::{
     FailureLatch, MAX_VALUE, PositionSource, Watch,
-    connect::{GRACE, PAUSE, Place, Tries, lost, resolve},
+    connect::{AddressSource, GRACE, PAUSE, Tries, lost, resolve},
     directory::{Folder, RankZeroLock, Served, secret},
     protocol::{self, ConnectionPurpose, FORGED, MAX_FRAME, Reply, StoreRequest},
     seal::SealedStream,
@@ -137,7 +137,7 @@ impl Store {
         let folder = Folder::of(directory, &member.job).map_err(unusable)?;
         let tries = |deadline| Tries {
             advice: folder.advice(),
-            place: Place::Published,
+            place: AddressSource::Published,
             ..Tries::new(&name, member, deadline)
         };
         if member.rank > 0 {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use unisono_engine::{
-    CompletionAction, Done, Memory, Next, Receipts, RequestKind,
+    CompletionAction, Done, Next, Receipts, RequestKind, ReturnedMemory,
     memory::{Aside, Borrowed},
 };
 
@@ -228,7 +228,7 @@ where
         Ok((what, CompletionAction::Then(Box::new(then))))
     }
 
-    fn go_on(mut self) -> std::result::Result<Next<Memory, CompletionAction>, Failure> {
+    fn go_on(mut self) -> std::result::Result<Next<ReturnedMemory, CompletionAction>, Failure> {
         match self.look() {
             Poll::Pending => self.next().map(ControlFlow::Continue),
             Poll::Ready(Err(Error::Failed(failure))) => Err(failure),

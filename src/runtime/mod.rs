@@ -33,8 +33,8 @@ pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Operation, Outcome,
-    RequestKind, Settings, SubmissionEntry, Supervisor as _, WorkRequest, memory::Registry,
+    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Operation, Outcome, RequestKind,
+    ReturnedMemory, Settings, SubmissionEntry, Supervisor as _, WorkRequest, memory::Registry,
 };
 use unisono_schedule::{Rank, select::table::Table};
 
@@ -247,7 +247,7 @@ impl Runtime {
         comm_id: CommId,
         operation: Operation,
         timeout: Duration,
-        memory: &mut dyn FnMut() -> Memory,
+        memory: &mut dyn FnMut() -> ReturnedMemory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let mut completion = || Completion::new(timeout, CompletionAction::Return(memory()));
         let Some(lock) = self.try_lock_driver() else {

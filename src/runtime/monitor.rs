@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{Call, StalledOperation, Stop, Supervisor, call::Signature};
+use unisono_engine::{StalledOperation, Stop, Supervisor, WaitingCall, call::Signature};
 use unisono_schedule::Rank;
 
 use super::{current::CurrentOperation, watchdog::Watchdog};
@@ -55,11 +55,11 @@ impl Supervisor for Monitor {
         self.latch.raised()
     }
 
-    fn waits_longest(&self, call: Call, waits: Option<Rank>) {
+    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>) {
         match call {
-            Call::Handshake => {}
-            Call::Operation(number, signature) => self.current.enter(number, signature.bits()),
-            Call::Message(number, signature) => self.current.beside(number, signature.bits()),
+            WaitingCall::Handshake => {}
+            WaitingCall::Operation(number, signature) => self.current.enter(number, signature.bits()),
+            WaitingCall::Message(number, signature) => self.current.beside(number, signature.bits()),
         }
         match waits {
             Some(rank) => self.current.waits_for(rank),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{Call, CommId, Completion, Operation, Outcome, SubmissionEntry, Supervisor};
+use unisono_engine::{CommId, Completion, Operation, Outcome, SubmissionEntry, Supervisor, WaitingCall};
 use unisono_schedule::Rank;
 
 use super::Runtime;
@@ -16,7 +16,7 @@ impl Supervisor for Runtime {
         self.monitor.stopped()
     }
 
-    fn waits_longest(&self, call: Call, waits: Option<Rank>) {
+    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>) {
         self.monitor.waits_longest(call, waits);
     }
 

@@ -8,7 +8,7 @@ use unisono_schedule::Collective;
 
 use super::{
     Bench, Benchmark, Result, parse_dtype,
-    report::{self, Report},
+    report::{self, BenchReport},
 };
 use crate::{
     run::{
@@ -38,7 +38,7 @@ fn every<T: Clone + Send + Sync + 'static>(
 
 /// The options of measurements.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Asked {
+pub(super) struct BenchOptions {
     /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put; several one
     /// after the other
     #[arg(value_name = "COLLECTIVE", value_delimiter = ',', required = true, value_parser = parse_what)]
@@ -138,7 +138,7 @@ fn parse_step(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-impl Asked {
+impl BenchOptions {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self.ranks {
             Some(ranks) => self.start(ranks),
@@ -227,7 +227,7 @@ impl Asked {
         })?;
         let options = unisono::group::transport_options(&with);
         let measured = self.checked(group.size()).and_then(|benches| {
-            let mut report = Report::new(&group, &benches[0], with.reduction)?;
+            let mut report = BenchReport::new(&group, &benches[0], with.reduction)?;
             let mut wrong = 0;
             for bench in &benches {
                 wrong += bench.measure(&group, &options, &mut report)?;

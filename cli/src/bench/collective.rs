@@ -16,9 +16,9 @@ use super::{
     operands::CallMemory,
     progress::Progress,
     put_pair,
-    report::Report,
+    report::BenchReport,
     room_for,
-    rows::{Case, Row},
+    rows::{MeasuredCase, TimeRow},
 };
 
 /// Seconds to spend on a size if the number of calls is not given.
@@ -30,7 +30,7 @@ pub(super) fn sweep(
     bench: &Bench,
     collective: Collective,
     options: &Options,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> Result<u64> {
     let crew = if bench.asked.overlap { Some(Crew::new(group)?) } else { None };
     if crew.is_none() && !bench.asked.no_raw && report.raw.is_none() {
@@ -43,7 +43,7 @@ pub(super) fn sweep(
     let mut wrong = 0;
     let mut last = None;
     for bytes in sizes {
-        let run = Run { group, bench, part, bytes, in_place: false, progress: &progress };
+        let run = SizeRun { group, bench, part, bytes, in_place: false, progress: &progress };
         let count = run.count();
         // Several sizes may be the same number of elements.
         if last.replace(count) == Some(count) {
@@ -59,7 +59,7 @@ pub(super) fn sweep(
             None => {
                 let mut rows = Vec::new();
                 for in_place in bench.forms() {
-                    let run = Run { in_place, ..run };
+                    let run = SizeRun { in_place, ..run };
                     rows.push(with_memory!(bench, M => run.measure::<M>(count))?);
                 }
                 progress.done(|| report.collective(&rows));
@@ -76,7 +76,7 @@ pub(super) fn sweep(
 
 /// A size of a collective.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
+pub(super) struct SizeRun<'a> {
     pub group: &'a ProcessGroup,
     pub bench: &'a Bench,
     /// This rank's part, which makes the input and checks the output.
@@ -86,7 +86,7 @@ pub(super) struct Run<'a> {
     pub progress: &'a Progress,
 }
 
-impl Run<'_> {
+impl SizeRun<'_> {
     /// The collective's count: the sweep's sizes are those of the whole vector.
     fn count(&self) -> usize {
         let elements = self.bytes / self.bench.dtype().size();
@@ -105,7 +105,7 @@ impl Run<'_> {
         Ok(job.lengths().ok_or("the sizes overflow")?)
     }
 
-    fn measure<M: OperandMemory>(&self, count: usize) -> Result<Row> {
+    fn measure<M: OperandMemory>(&self, count: usize) -> Result<TimeRow> {
         let (group, bench, part) = (self.group, self.bench, self.part);
         let lengths = self.lengths(group.rank(), count)?;
         let zeros = |len| M::zeros(group, len);
@@ -139,16 +139,16 @@ impl Run<'_> {
         operands.prepare(&part);
         operands.call(group, &part)?;
         let case = self.case(count, operands.wrong(&part), iters)?;
-        Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.usage().memory })
+        Ok(TimeRow { case, samples, mean: mean[0], cpu: cpu[0], memory: group.usage().memory })
     }
 
     /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
-    pub(super) fn case(&self, count: usize, wrong: u64, iterations: usize) -> Result<Case> {
+    pub(super) fn case(&self, count: usize, wrong: u64, iterations: usize) -> Result<MeasuredCase> {
         let (group, bench, collective) = (self.group, self.bench, self.part.collective);
         let mut wrong = [wrong];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
         let (inputs, outputs) = self.lengths(bench.root(), count)?;
-        Ok(Case {
+        Ok(MeasuredCase {
             collective,
             algorithm: group.choice(collective, count, bench.dtype())?.algorithm.name,
             bytes: inputs.max(outputs) * bench.dtype().size(),

@@ -2,7 +2,7 @@
 
 use super::{
     Bench, Benchmark,
-    rows::{Case, Flow, MessageRow, OverlapRow, Rates, Row},
+    rows::{Flow, MeasuredCase, MessageRow, OverlapRow, Rates, TimeRow},
     table::Column,
 };
 
@@ -30,7 +30,7 @@ pub(super) const fn meaning(bench: &Bench) -> &'static str {
 }
 
 /// The first columns of a collective.
-pub(super) fn of_case(case: &Case) -> Vec<Column> {
+pub(super) fn of_case(case: &MeasuredCase) -> Vec<Column> {
     let op = case.op.map_or_else(|| "none".to_owned(), |op| op.to_string());
     let root = case.root.map_or_else(|| "-1".to_owned(), |root| root.to_string());
     vec![
@@ -59,7 +59,7 @@ pub(super) fn of_times(
 }
 
 /// The columns of `--detail`.
-pub(super) fn of_detail(row: &Row, busbw: f64, of_raw: Option<f64>) -> Vec<Column> {
+pub(super) fn of_detail(row: &TimeRow, busbw: f64, of_raw: Option<f64>) -> Vec<Column> {
     let [min, p50, p99] = row.times_us();
     let place = match row.case.in_place {
         Some(true) => "in",

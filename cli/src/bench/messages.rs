@@ -11,7 +11,7 @@ use super::{
     data::{self, OperandMemory, Sample, with_memory},
     progress::Progress,
     ranks::partner,
-    report::Report,
+    report::BenchReport,
     room_for,
     rows::{Flow, MessageRow, Rates, quantile},
 };
@@ -26,7 +26,7 @@ const DATA: u32 = 0;
 const ARRIVED: u32 = 1;
 
 /// Measures every size of the sweep. Returns the number of wrong elements on all ranks.
-pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
+pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut BenchReport) -> Result<u64> {
     let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
     counts.dedup();
     let windows = bench.windows();

@@ -22,8 +22,8 @@ mod table;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use asked::Asked;
-use report::Report;
+use asked::BenchOptions;
+use report::BenchReport;
 use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
@@ -55,7 +55,7 @@ Examples:
 )]
 pub(crate) struct BenchCommand {
     #[command(flatten)]
-    bench: Option<Asked>,
+    bench: Option<BenchOptions>,
     /// Draw results that --json wrote to an SVG file: time and bus bandwidth against size. Each file gives a
     /// line for each kind of result in it, labelled with the file's name. Nothing is measured
     #[arg(long, num_args = 2.., value_names = ["PICTURE", "JSON"], exclusive = true)]
@@ -81,7 +81,7 @@ pub(crate) struct Bench {
     op: Option<ReduceOp>,
     root: Option<usize>,
     /// The other options; if there are several measurements, without those that mean nothing for this one.
-    asked: Asked,
+    asked: BenchOptions,
 }
 
 /// What is measured.
@@ -212,7 +212,7 @@ impl Bench {
     }
 
     /// Measures and reports. Returns the number of wrong elements on all ranks.
-    fn measure(&self, group: &ProcessGroup, options: &Options, report: &mut Report) -> Result<u64> {
+    fn measure(&self, group: &ProcessGroup, options: &Options, report: &mut BenchReport) -> Result<u64> {
         report.begin(self);
         match self.what {
             Benchmark::Put => put::sweep(group, self, options, report).map(|()| 0),
@@ -233,7 +233,7 @@ impl Bench {
 
     /// The sizes of the sweep, in bytes.
     fn sizes(&self) -> Vec<usize> {
-        let Asked { min_bytes, max_bytes, factor, step, .. } = self.asked;
+        let BenchOptions { min_bytes, max_bytes, factor, step, .. } = self.asked;
         match step {
             Some(step) => (min_bytes..=max_bytes).step_by(step).collect(),
             None => sweep(min_bytes, max_bytes, factor),

@@ -17,7 +17,7 @@ use super::{
 
 /// A rank, and where it is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Place {
+pub(super) struct RankPlace {
     pub(super) host: String,
     pub(super) pid: u32,
     /// The processors on which it may run.
@@ -32,7 +32,7 @@ pub(super) struct Place {
 pub(super) struct Origin {
     pub(super) date: String,
     pub(super) processor: String,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<RankPlace>,
     provider: String,
 }
 
@@ -45,7 +45,7 @@ impl Origin {
         let (host, cores) = processors();
         let limits = group.limits();
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
-        let own = Place {
+        let own = RankPlace {
             host,
             pid: std::process::id(),
             cores,

@@ -13,7 +13,7 @@ use unisono_schedule::Collective;
 use super::{
     Result,
     check::RankPart,
-    collective::{Run, SECONDS, iterations},
+    collective::{SECONDS, SizeRun, iterations},
     compute::{Computation, Crew, FIRST},
     data::OperandMemory,
     room_for,
@@ -30,7 +30,7 @@ const LONGER: f64 = 1.1;
 /// The most attempts, with longer and longer computations, if the communication lasts longer than the computation.
 const TRIES: usize = 3;
 
-impl Run<'_> {
+impl SizeRun<'_> {
     /// Measures a size.
     pub(super) fn overlap<M: OperandMemory>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
         let (group, bench) = (self.group, self.bench);
@@ -124,7 +124,7 @@ fn slowest(group: &ProcessGroup, mut samples: Vec<f64>) -> Result<f64> {
 
 /// Calls of a collective. Its input and output belong to the call while it runs.
 struct Calls<'r, M> {
-    run: &'r Run<'r>,
+    run: &'r SizeRun<'r>,
     memory: Option<(M, M)>,
 }
 

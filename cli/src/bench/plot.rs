@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Result;
 use crate::{
-    chart::{self, Line, Panel},
+    chart::{self, Panel, PanelLine},
     words,
 };
 
@@ -86,7 +86,7 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     };
     let title = all.first().filter(|_| common).map_or_else(String::new, |series| name(&series.what));
     let lines = |value: fn(&Record) -> f64| {
-        let line = |series: &Series| Line {
+        let line = |series: &Series| PanelLine {
             name: match common {
                 true => series.file.clone(),
                 false => format!("{}: {}", series.file, name(&series.what)),

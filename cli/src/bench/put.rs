@@ -9,7 +9,7 @@ use super::{
     Bench, Result,
     progress::Progress,
     put_pair::{self, Pair},
-    report::Report,
+    report::BenchReport,
     rows::{Flow, Rates, micros, quantile},
 };
 
@@ -21,7 +21,7 @@ pub(super) fn sweep(
     group: &ProcessGroup,
     bench: &Bench,
     options: &Options,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> Result<()> {
     let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
     let largest = sizes.last().copied().unwrap_or(1);

@@ -15,7 +15,7 @@ use super::{
     Bench, Benchmark, Result, columns,
     origin::Origin,
     ranks::second,
-    rows::{Case, Flow, MessageRow, OverlapRow, Row, bus_factor},
+    rows::{Flow, MeasuredCase, MessageRow, OverlapRow, TimeRow, bus_factor},
     table::{self, Column, WIDEST, fitting, fixed, wrapped},
 };
 use crate::{tune::output::is_fifo, words};
@@ -26,7 +26,7 @@ const ONLY_SOME: &str = "collective algorithm count dtype op reduction root regi
     both_ways_GBps rate_Mps rate_both_Mps send_recv put";
 
 /// Prints and records the results.
-pub(super) struct Report {
+pub(super) struct BenchReport {
     /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
     json: Option<Box<dyn Write>>,
@@ -72,7 +72,7 @@ fn width() -> usize {
     if columns == 0 { WIDEST } else { columns.min(WIDEST) }
 }
 
-impl Report {
+impl BenchReport {
     /// To be called by all ranks.
     pub(super) fn new(group: &ProcessGroup, bench: &Bench, reduction: Reduction) -> Result<Self> {
         let reports = group.rank() == 0;
@@ -196,7 +196,7 @@ impl Report {
     }
 
     /// Reports a collective: out of place, in place, or both.
-    pub(super) fn collective(&mut self, rows: &[Row]) {
+    pub(super) fn collective(&mut self, rows: &[TimeRow]) {
         let detail = self.now.as_ref().is_some_and(|bench| bench.asked.detail);
         let mut columns = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
         for (at, row) in rows.iter().enumerate() {
@@ -230,7 +230,7 @@ impl Report {
 
     /// The algorithm's bandwidth and the bus bandwidth of a collective that takes this many microseconds, in GB/s. Counts it for the
     /// last lines.
-    fn bandwidths(&mut self, case: &Case, time: f64) -> (f64, f64) {
+    fn bandwidths(&mut self, case: &MeasuredCase, time: f64) -> (f64, f64) {
         let algbw = case.bytes as f64 / time / 1e3;
         let busbw = algbw * bus_factor(case.collective, self.ranks);
         self.count(case.wrong, busbw);
@@ -289,7 +289,7 @@ impl Report {
     }
 
     /// A record of a collective: its case, and the measured figures.
-    fn of_case(&self, case: &Case, measured: Value) -> Value {
+    fn of_case(&self, case: &MeasuredCase, measured: Value) -> Value {
         let registered = self.now.as_ref().map(|bench| bench.asked.registered);
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "count": case.count,

@@ -6,7 +6,7 @@ use unisono::{dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
 /// A collective of one size, and whether its result is right.
-pub(super) struct Case {
+pub(super) struct MeasuredCase {
     pub collective: Collective,
     pub algorithm: &'static str,
     /// The size of the whole vector.
@@ -24,8 +24,8 @@ pub(super) struct Case {
 }
 
 /// The times of a collective.
-pub(super) struct Row {
-    pub case: Case,
+pub(super) struct TimeRow {
+    pub case: MeasuredCase,
     /// The slowest rank's times of single calls, in seconds, in ascending order.
     pub samples: Vec<f64>,
     /// The mean time of calls back to back, in seconds.
@@ -36,7 +36,7 @@ pub(super) struct Row {
     pub memory: usize,
 }
 
-impl Row {
+impl TimeRow {
     /// The least, median and 99th percentile of single calls, in microseconds.
     pub(super) fn times_us(&self) -> [f64; 3] {
         [0.0, 0.5, 0.99].map(|q| quantile(&self.samples, q) * 1e6)
@@ -50,7 +50,7 @@ impl Row {
 
 /// How much of a collective is hidden by computations.
 pub(super) struct OverlapRow {
-    pub case: Case,
+    pub case: MeasuredCase,
     /// With a sleep, and with work on all cores.
     pub idle: Times,
     pub busy: Times,

@@ -12,7 +12,7 @@ use self::pixels::Pixels;
 use crate::{Result, words};
 
 /// A line of a panel.
-pub(crate) struct Line {
+pub(crate) struct PanelLine {
     /// Its name in the legend.
     pub name: String,
     /// Bytes and values, in ascending order of bytes.
@@ -27,9 +27,9 @@ pub(crate) struct Panel<'a> {
     /// Formats a value as a label of the axis.
     pub label: fn(f64) -> String,
     /// The place of a line gives its colour, which is the same in every panel.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PanelLine>,
     /// A further line, grey and dashed.
-    pub bound: Option<Line>,
+    pub bound: Option<PanelLine>,
 }
 
 /// Colours that most people who do not see all colours can tell apart (Masataka Okabe and Kei Ito, 2008), and, for more lines, five
@@ -214,7 +214,7 @@ fn sample<B: Backend>(
 }
 
 /// The coordinates of a line's points.
-fn places(line: &Line) -> Vec<(f64, f64)> {
+fn places(line: &PanelLine) -> Vec<(f64, f64)> {
     line.points.iter().map(|&(bytes, value)| (bytes as f64, value.max(LEAST))).collect()
 }
 
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn lines_of_a_panel_have_different_colours() {
-        let line = |name: String| Line { name, points: vec![(8, 1e-6), (1 << 20, 1e-3)] };
+        let line = |name: String| PanelLine { name, points: vec![(8, 1e-6), (1 << 20, 1e-3)] };
         let panel = |title| Panel {
             title,
             values: "time",
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn sizes_are_marked_and_entries_of_the_legend_do_not_overlap() {
-        let line = |name: String| Line { name, points: vec![(8, 1e-6), (64, 2e-6), (512, 3e-6)] };
+        let line = |name: String| PanelLine { name, points: vec![(8, 1e-6), (64, 2e-6), (512, 3e-6)] };
         let lines = || (0..MOST).map(|at| line(format!("{at}: {}", "long ".repeat(at)))).collect();
         let panel = || Panel {
             title: "",
@@ -291,7 +291,8 @@ mod tests {
         for (value, around) in
             [(2e-9, ["1.00 ns", "10.0 ns"]), (2e-6, ["1.00 µs", "10.0 µs"]), (2.0, ["1.00 s", "10.0 s"])]
         {
-            let lines = vec![Line { name: "flat".to_owned(), points: vec![(8, value), (16, value * 2.0)] }];
+            let lines =
+                vec![PanelLine { name: "flat".to_owned(), points: vec![(8, value), (16, value * 2.0)] }];
             let picture =
                 svg(&[Panel { title: "", values: "time", label: words::time, lines, bound: None }]).unwrap();
             assert!(around.iter().all(|label| picture.contains(label)), "{value}: {picture}");
@@ -300,15 +301,15 @@ mod tests {
 
     #[test]
     fn one_point_and_no_time_are_drawn() {
-        let lines = vec![Line { name: "alone".to_owned(), points: vec![(8, 0.0)] }];
+        let lines = vec![PanelLine { name: "alone".to_owned(), points: vec![(8, 0.0)] }];
         let panel = Panel { title: "", values: "time", label: words::time, lines, bound: None };
         assert!(svg(&[panel]).unwrap().contains("alone"));
     }
 
     #[test]
     fn pixels_have_what_the_drawing_has() {
-        let lines =
-            (0..MOST).map(|at| Line { name: format!("line {at}"), points: vec![(8, 1e-6), (1 << 20, 1e-3)] });
+        let lines = (0..MOST)
+            .map(|at| PanelLine { name: format!("line {at}"), points: vec![(8, 1e-6), (1 << 20, 1e-3)] });
         let panel =
             Panel { title: "title", values: "time", label: words::time, lines: lines.collect(), bound: None };
         let (picture, (width, height)) = (png(&[panel]).unwrap(), (2 * SIZE.0, 2 * SIZE.1));

@@ -24,7 +24,7 @@ use unisono_schedule::{
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
 use crate::{
     bench,
-    chart::{self, Line, Panel, schedule},
+    chart::{self, Panel, PanelLine, schedule},
     progress::Bar,
     words,
 };
@@ -273,7 +273,7 @@ impl Simulate {
 
 /// Draws the times of all algorithms in these cases.
 fn draw(file: &Path, cells: &[(Case, Vec<Priced>)]) -> Result<()> {
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<PanelLine> = Vec::new();
     let mut bounds = Vec::new();
     for (case, priced) in cells {
         let bytes = case.whole();
@@ -283,12 +283,12 @@ fn draw(file: &Path, cells: &[(Case, Vec<Priced>)]) -> Result<()> {
             let name = priced.algorithm.name;
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push((bytes, seconds)),
-                None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
+                None => lines.push(PanelLine { name: name.to_owned(), points: vec![(bytes, seconds)] }),
             }
         }
     }
     let Some((Case { collective, ranks, fabric, .. }, _)) = cells.first() else { return Ok(()) };
-    let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
+    let bound = Some(PanelLine { name: "lower bound".to_owned(), points: bounds });
     let title = format!("{} among {}, {}", collective.name(), words::some(*ranks, "rank"), fabric.name);
     chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
     Ok(())

@@ -254,7 +254,7 @@ fn nearest(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::report::Mark, *};
+    use super::{super::report::LineMark, *};
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
         Environment::of(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
@@ -303,7 +303,7 @@ mod tests {
         let found = environment(&[("RANK", "1"), ("MASTER_ADDR", "10.0.0.1")]);
         assert!(found.launch.as_ref().is_some_and(Result::is_err));
         let lines = found.judge().lines;
-        assert!(lines[0].mark == Mark::Warn && lines[0].text.contains("WORLD_SIZE"), "{lines:?}");
+        assert!(lines[0].mark == LineMark::Warn && lines[0].text.contains("WORLD_SIZE"), "{lines:?}");
         assert_eq!(found.master().as_deref(), Some("10.0.0.1"));
         assert_eq!(environment(&[("MASTER_ADDR", "10.0.0.1")]).launch, None);
     }
@@ -355,7 +355,7 @@ mod tests {
             let found = environment(&[started, &[("UNISONO_STORE", "tpc://x:1")]].concat());
             let lines = found.judge().lines;
             let messages: Vec<_> = lines.iter().filter(|line| line.text.contains("scheme \"tpc\"")).collect();
-            assert!(matches!(messages[..], [line] if line.mark == Mark::Problem), "{lines:?}");
+            assert!(matches!(messages[..], [line] if line.mark == LineMark::Problem), "{lines:?}");
         }
         assert!(environment(&[("UNISONO_STORE", "file:///x")]).wrong.is_empty());
     }

@@ -36,7 +36,7 @@ pub(super) struct Interface {
 
 /// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Port {
+pub(super) struct DevicePort {
     /// The device's name.
     pub(super) device: String,
     /// The port's number.
@@ -73,11 +73,11 @@ pub(super) struct Route {
 
 /// The network interfaces and RDMA devices.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Interfaces {
+pub(super) struct NetworkDevices {
     /// All interfaces.
     pub(super) interfaces: Vec<Interface>,
     /// All ports of RDMA devices.
-    pub(super) rdma: Vec<Port>,
+    pub(super) rdma: Vec<DevicePort>,
     /// The files by which programs reach these devices.
     pub(super) verbs_files: Vec<VerbsFile>,
     /// The route to the host where ranks meet, if that is known.
@@ -86,7 +86,7 @@ pub(super) struct Interfaces {
     pub(super) problem: Option<String>,
 }
 
-impl Interfaces {
+impl NetworkDevices {
     pub(super) fn gather(files: &Files, master: Option<String>) -> Self {
         let (addresses, problem) = match if_addrs::get_if_addrs() {
             Ok(found) => (found.into_iter().map(|it| (it.name.clone(), it.ip())).collect(), None),
@@ -252,13 +252,13 @@ fn flags(text: &str) -> Option<u32> {
 }
 
 /// The ports of all RDMA devices.
-fn ports(files: &Files) -> Vec<Port> {
+fn ports(files: &Files) -> Vec<DevicePort> {
     let mut ports = Vec::new();
     for device in files.names("/sys/class/infiniband") {
         for number in files.names(&format!("/sys/class/infiniband/{device}/ports")) {
             let text = |file| files.text(&format!("/sys/class/infiniband/{device}/ports/{number}/{file}"));
             let (state, rate, link) = (text("state"), text("rate"), text("link_layer"));
-            ports.push(Port { device: device.clone(), number, state, rate, link });
+            ports.push(DevicePort { device: device.clone(), number, state, rate, link });
         }
     }
     ports
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_loopback() {
-        let found = Interfaces::gather(&Files::below("/"), Some("127.0.0.1".into()));
+        let found = NetworkDevices::gather(&Files::below("/"), Some("127.0.0.1".into()));
         let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
         let interface = found.with(loopback);
         assert!(interface.is_some_and(|interface| interface.up == Some(true)), "{found:?}");

@@ -73,7 +73,7 @@ impl Windows {
 
 /// The system's limits for a rank.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Limits {
+pub(super) struct SystemLimits {
     /// Locked memory in bytes.
     pub(super) memlock: Limit,
     /// `Some(true)` if this process may lock more (CAP_IPC_LOCK, of the first user namespace).
@@ -91,7 +91,7 @@ pub(super) struct Limits {
     pub(super) windows: Windows,
 }
 
-impl Limits {
+impl SystemLimits {
     pub(super) fn gather(files: &Files, windows: Windows) -> Self {
         let status = files.text("/proc/self/status");
         let may_lock = status.as_deref().and_then(|status| capable(status, IPC_LOCK));
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_sane_values() {
-        let limits = Limits::gather(&Files::below("/"), Windows::of(&Config::default(), 4, 4));
+        let limits = SystemLimits::gather(&Files::below("/"), Windows::of(&Config::default(), 4, 4));
         assert!(limits.files.soft.is_none_or(|files| files > 3));
         assert!(limits.may_lock.is_some());
     }
@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn nothing_is_known_without_the_files() {
         let directory = tempfile::tempdir().unwrap();
-        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
+        let limits =
+            SystemLimits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.transparent, limits.rdma), (None, None, false));
         assert_eq!((limits.congestion_control, limits.memory), (None, None));
     }
@@ -252,7 +253,7 @@ mod tests {
     fn a_control_group_with_too_little_memory_for_the_windows_is_a_warning() {
         let limits_with = |bytes| {
             let windows = Windows::of(&Config::default(), 4, 4);
-            let mut limits = Limits::gather(&Files::below("/nowhere"), windows);
+            let mut limits = SystemLimits::gather(&Files::below("/nowhere"), windows);
             let group = "/sys/fs/cgroup/job".to_owned();
             limits.memory = Some(MemoryLimit { bytes, used: Some(1 << 20), group });
             let mut section = Section::new("limits");
@@ -277,7 +278,8 @@ mod tests {
             if let Some(map) = map {
                 fs::write(directory.path().join("proc/self/uid_map"), map).unwrap();
             }
-            Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4)).may_lock
+            SystemLimits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4))
+                .may_lock
         };
         assert_eq!(of(Some("         0          0 4294967295\n")), Some(true));
         assert_eq!(of(None), Some(true));
@@ -297,7 +299,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
+        let limits =
+            SystemLimits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.transparent), (None, None));
     }
 

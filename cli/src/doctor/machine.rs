@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde::Serialize;
 use unisono::hardware::{Hardware, Processors};
 
-use super::{files::Files, picture, report::Section, topology::Topology};
+use super::{files::Files, picture, report::Section, topology::GivenTopology};
 use crate::{cgroup, words::some};
 
 /// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
     /// The description of the hardware, if it is not this machine's.
-    pub(super) topology: Option<Topology>,
+    pub(super) topology: Option<GivenTopology>,
     /// The hardware, or why it is unknown.
     pub(super) hardware: Result<Hardware, String>,
     /// How many hardware threads its control group has.
@@ -22,12 +22,12 @@ pub(super) struct Machine {
     /// The limit of its control group's time, in processors; `None` if there is none.
     pub(super) quota: Option<f64>,
     /// The ranks that run here.
-    pub(super) ranks: Ranks,
+    pub(super) ranks: RanksHere,
 }
 
 /// The ranks of this machine.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Ranks {
+pub(super) struct RanksHere {
     /// Their number, if it is known.
     pub(super) count: Option<usize>,
     /// True if this process is one of them, whose binding may differ from that of the others.
@@ -38,7 +38,7 @@ pub(super) struct Ranks {
 
 impl Machine {
     /// This machine.
-    pub(super) fn gather(files: &Files, ranks: Ranks) -> Self {
+    pub(super) fn gather(files: &Files, ranks: RanksHere) -> Self {
         Self {
             topology: None,
             hardware: Hardware::here().map_err(|error| error.to_string()),
@@ -50,17 +50,21 @@ impl Machine {
     }
 
     /// The machine that a topology describes, or what is wrong with that.
-    pub(super) fn described(hardware: Result<Hardware, String>, topology: Topology, ranks: Ranks) -> Self {
+    pub(super) fn described(
+        hardware: Result<Hardware, String>,
+        topology: GivenTopology,
+        ranks: RanksHere,
+    ) -> Self {
         Self { topology: Some(topology), hardware, cpuset: None, usable: None, quota: None, ranks }
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("machine");
         match &self.topology {
-            Some(Topology::Recorded(file)) => {
+            Some(GivenTopology::Recorded(file)) => {
                 section.note(format!("not this machine, but what is recorded in {}", file.display()));
             }
-            Some(Topology::Synthetic(_)) => {
+            Some(GivenTopology::Synthetic(_)) => {
                 section.note("not this machine, but what HWLOC_SYNTHETIC describes".to_owned());
             }
             None => {}
@@ -70,11 +74,11 @@ impl Machine {
         }
         match (&self.hardware, &self.topology) {
             (Ok(hardware), _) => draw(hardware, &mut section),
-            (Err(problem), Some(Topology::Synthetic(_))) => section.problem(
+            (Err(problem), Some(GivenTopology::Synthetic(_))) => section.problem(
                 problem.clone(),
                 "write it as `pack:2 [numa] l3:2 core:4 pu:2` (hwloc's synthetic topologies), or unset it",
             ),
-            (Err(problem), Some(Topology::Recorded(_))) => section.problem(
+            (Err(problem), Some(GivenTopology::Recorded(_))) => section.problem(
                 problem.clone(),
                 "record it again with `lstopo --of xml FILE` of hwloc 2, or unset HWLOC_XMLFILE",
             ),
@@ -209,7 +213,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_sane_values() {
-        let machine = Machine::gather(&Files::below("/"), Ranks::default());
+        let machine = Machine::gather(&Files::below("/"), RanksHere::default());
         let bound = machine.hardware.unwrap().allowed.len();
         assert!(bound > 0 && machine.usable <= Some(bound));
         assert!(machine.usable.is_some_and(|usable| usable > 0));

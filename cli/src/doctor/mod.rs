@@ -39,15 +39,15 @@ mod versions;
 use self::{
     environment::Environment,
     files::Files,
-    interfaces::Interfaces,
-    limits::{Limits, Windows},
-    machine::{Machine, Ranks},
+    interfaces::NetworkDevices,
+    limits::{SystemLimits, Windows},
+    machine::{Machine, RanksHere},
     providers::Providers,
-    ranks::Job,
-    report::{Mark, Section},
+    ranks::JobRanks,
+    report::{LineMark, Section},
     self_test::SelfTest,
     shared::SharedMemory,
-    topology::Topology,
+    topology::GivenTopology,
     versions::Versions,
 };
 use crate::words::some;
@@ -85,11 +85,11 @@ struct Findings {
     versions: Versions,
     environment: Environment,
     machine: Machine,
-    interfaces: Interfaces,
+    interfaces: NetworkDevices,
     shared_memory: SharedMemory,
     providers: Providers,
     self_test: SelfTest,
-    limits: Limits,
+    limits: SystemLimits,
     sections: Vec<Section>,
 }
 
@@ -106,13 +106,14 @@ impl Doctor {
         let given = self.ranks.and_then(|ranks| usize::try_from(ranks).ok());
         let launched = environment.launched();
         let count = given.or_else(|| launched?.local_ranks);
-        let ranks = Ranks { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
-        let machine = match Topology::of(&environment) {
+        let ranks = RanksHere { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
+        let machine = match GivenTopology::of(&environment) {
             Some(topology) => Machine::described(topology.read_apart(), topology, ranks),
             None => Machine::gather(&files, ranks),
         };
         out.print(machine.judge())?;
-        let interfaces = out.show(Interfaces::gather(&files, environment.master()), Interfaces::judge)?;
+        let interfaces =
+            out.show(NetworkDevices::gather(&files, environment.master()), NetworkDevices::judge)?;
 
         let options = Options {
             provider: self.provider.or_else(|| config.provider.clone()),
@@ -125,13 +126,13 @@ impl Doctor {
         let shared_memory = out.show(shared_memory, SharedMemory::judge)?;
         let providers = out.show(Providers::gather(&options, &shared_memory), Providers::judge)?;
         let self_test = out.show(SelfTest::gather(&providers), SelfTest::judge)?;
-        if let Some(ranks) = (Job { launched, here: count }).judge(&machine, &self_test) {
+        if let Some(ranks) = (JobRanks { launched, here: count }).judge(&machine, &self_test) {
             out.print(ranks)?;
         }
         // Ranks have windows and connections for ranks on other machines too.
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);
-        let limits = Limits::gather(&files, Windows::of(&config, world, here));
+        let limits = SystemLimits::gather(&files, Windows::of(&config, world, here));
         let limits = out.show(limits, |limits| limits.judge(&self_test))?;
         let verdict = verdict(&out.sections, &self_test);
         out.print(verdict)?;
@@ -166,7 +167,7 @@ impl Doctor {
 }
 
 /// The address to which the interface of ranks must lead: that of the store.
-fn towards(interfaces: &Interfaces) -> Option<IpAddr> {
+fn towards(interfaces: &NetworkDevices) -> Option<IpAddr> {
     let route = interfaces.route.as_ref()?;
     route.address.filter(|&address| !StoreAddress::names_itself(&route.host, address))
 }
@@ -198,7 +199,7 @@ impl Printer {
 /// The summary.
 fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let count = |mark| sections.iter().map(|section| section.count(mark)).sum::<usize>();
-    let (problems, warnings) = (count(Mark::Problem), count(Mark::Warn));
+    let (problems, warnings) = (count(LineMark::Problem), count(LineMark::Warn));
     let marks = match (problems, warnings) {
         (0, 0) => "no problems".to_owned(),
         (0, warnings) => some(warnings, "warning"),

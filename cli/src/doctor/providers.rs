@@ -15,7 +15,7 @@ const REQUESTS: [&str; 2] = ["tcp", "verbs"];
 
 /// One thing that libfabric offers, or shared memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Candidate {
+pub(super) struct OfferedProvider {
     /// The provider's name.
     pub(super) name: String,
     /// The provider's own version; empty if it offered nothing.
@@ -32,14 +32,14 @@ pub(super) struct Candidate {
     pub(super) reason: String,
 }
 
-impl From<ofi::Candidate> for Candidate {
+impl From<ofi::Candidate> for OfferedProvider {
     fn from(candidate: ofi::Candidate) -> Self {
         let ofi::Candidate { name, version, domain, address, fits, taken, reason } = candidate;
         Self { name, version, device: domain, address, fits, taken, reason }
     }
 }
 
-impl Candidate {
+impl OfferedProvider {
     /// Its device and address.
     fn place(&self) -> String {
         let address = self.address.map(|address| address.to_string()).unwrap_or_default();
@@ -91,35 +91,35 @@ pub(super) struct RequestResult {
     /// True if it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// What would be tried first, or why there is nothing.
-    pub(super) taken: Result<Candidate, String>,
+    pub(super) taken: Result<OfferedProvider, String>,
     /// What would be tried if that does not work: the other providers that fit.
-    pub(super) next: Vec<Candidate>,
+    pub(super) next: Vec<OfferedProvider>,
 }
 
 impl RequestResult {
     /// The result of a request that takes shared memory.
     fn shared(request: ProviderRequest, shared: &SharedMemory) -> Self {
-        let shm = Candidate {
+        let shm = OfferedProvider {
             name: SHM.to_owned(),
             fits: true,
             taken: true,
             reason: "it is unisono's own shared memory, which does not use libfabric".to_owned(),
-            ..Candidate::default()
+            ..OfferedProvider::default()
         };
         let opens = shared.opens.clone().unwrap_or(Ok(()));
         Self { request, asked: true, taken: opens.map(|()| shm), next: Vec::new() }
     }
 
     /// The result of a request to libfabric, and all candidates.
-    fn surveyed(request: ProviderRequest, asked: bool, options: &Options) -> (Self, Vec<Candidate>) {
+    fn surveyed(request: ProviderRequest, asked: bool, options: &Options) -> (Self, Vec<OfferedProvider>) {
         let provider = match &request {
             ProviderRequest::Named(name) => Some(name.clone()),
             ProviderRequest::OneHost | ProviderRequest::Hosts => None,
         };
         let survey = ofi::survey(&Options { provider, ..options.clone() });
-        let survey = survey.map(|all| all.into_iter().map(Candidate::from).collect::<Vec<_>>());
+        let survey = survey.map(|all| all.into_iter().map(OfferedProvider::from).collect::<Vec<_>>());
         let (failed, survey) = (survey.as_ref().err().map(ToString::to_string), survey.unwrap_or_default());
-        let mut next: Vec<Candidate> = Vec::new();
+        let mut next: Vec<OfferedProvider> = Vec::new();
         for candidate in survey.iter().filter(|candidate| candidate.fits) {
             // Only the best address of each provider is listed.
             if next.iter().all(|other| other.name != candidate.name) {
@@ -143,9 +143,9 @@ pub(super) struct Providers {
     /// The result of each request: of the one that was made, or of the defaults and the usual ones.
     pub(super) ways: Vec<RequestResult>,
     /// If a request to libfabric was narrowed, and none gets a provider: what would be tried first otherwise.
-    pub(super) otherwise: Option<Candidate>,
+    pub(super) otherwise: Option<OfferedProvider>,
     /// All candidates of the first request to libfabric.
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Vec<OfferedProvider>,
 }
 
 impl Providers {
@@ -209,7 +209,7 @@ impl Providers {
         }
         // The candidates that are not taken, a line for each provider and reason.
         let mut rest: Vec<(&str, &str, Vec<String>)> = Vec::new();
-        let mentioned = |candidate: &Candidate| {
+        let mentioned = |candidate: &OfferedProvider| {
             self.ways.iter().any(|way| match &way.taken {
                 Ok(taken) => taken.words() == candidate.words(),
                 Err(why) => *why == refusal(candidate),
@@ -250,6 +250,6 @@ impl Providers {
 }
 
 /// Why a candidate is refused, with its name.
-fn refusal(candidate: &Candidate) -> String {
+fn refusal(candidate: &OfferedProvider) -> String {
     format!("{}: {}", candidate.name, candidate.reason)
 }

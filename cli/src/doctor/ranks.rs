@@ -8,13 +8,13 @@ use super::{
 use crate::words::{host, some};
 
 /// The ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
-pub(super) struct Job<'a> {
+pub(super) struct JobRanks<'a> {
     pub(super) launched: Option<&'a LaunchInfo>,
     /// The number of ranks on this host, if it is known.
     pub(super) here: Option<usize>,
 }
 
-impl Job<'_> {
+impl JobRanks<'_> {
     /// `None` if there are no ranks.
     pub(super) fn judge(&self, machine: &Machine, self_test: &SelfTest) -> Option<Section> {
         let mut section = Section::new("ranks");

@@ -12,7 +12,7 @@ const MARGIN: usize = 11;
 /// What a line means to the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Mark {
+pub(super) enum LineMark {
     /// For information.
     Note,
     /// It works.
@@ -23,7 +23,7 @@ pub(super) enum Mark {
     Problem,
 }
 
-impl Mark {
+impl LineMark {
     /// Its word, and the escape sequence of its colour.
     fn shown(self) -> (&'static str, &'static str) {
         match self {
@@ -37,9 +37,9 @@ impl Mark {
 
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
+pub(super) struct ReportLine {
     /// The mark before it.
-    pub(super) mark: Mark,
+    pub(super) mark: LineMark,
     /// The finding.
     pub(super) text: String,
     /// What to do about it.
@@ -53,7 +53,7 @@ pub(super) struct Section {
     /// What they are about.
     pub(super) title: &'static str,
     /// The lines.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ReportLine>,
 }
 
 impl Section {
@@ -63,26 +63,26 @@ impl Section {
 
     /// Adds information.
     pub(super) fn note(&mut self, text: impl Into<String>) {
-        self.lines.push(Line { mark: Mark::Note, text: text.into(), mend: None });
+        self.lines.push(ReportLine { mark: LineMark::Note, text: text.into(), mend: None });
     }
 
     /// Adds a finding that is good.
     pub(super) fn ok(&mut self, text: impl Into<String>) {
-        self.lines.push(Line { mark: Mark::Ok, text: text.into(), mend: None });
+        self.lines.push(ReportLine { mark: LineMark::Ok, text: text.into(), mend: None });
     }
 
     /// Adds a finding that could be better, and what to do.
     pub(super) fn warn(&mut self, text: impl Into<String>, mend: impl Into<String>) {
-        self.lines.push(Line { mark: Mark::Warn, text: text.into(), mend: Some(mend.into()) });
+        self.lines.push(ReportLine { mark: LineMark::Warn, text: text.into(), mend: Some(mend.into()) });
     }
 
     /// Adds a finding that something does not work, and what to do.
     pub(super) fn problem(&mut self, text: impl Into<String>, mend: impl Into<String>) {
-        self.lines.push(Line { mark: Mark::Problem, text: text.into(), mend: Some(mend.into()) });
+        self.lines.push(ReportLine { mark: LineMark::Problem, text: text.into(), mend: Some(mend.into()) });
     }
 
     /// How many lines have this mark.
-    pub(super) fn count(&self, mark: Mark) -> usize {
+    pub(super) fn count(&self, mark: LineMark) -> usize {
         self.lines.iter().filter(|line| line.mark == mark).count()
     }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     group::{self, Reduced},
-    providers::{Candidate, ProviderRequest, Providers},
+    providers::{OfferedProvider, ProviderRequest, Providers},
     report::Section,
     shared::SHM,
 };
@@ -32,7 +32,7 @@ pub(super) struct SelfTest {
 impl SelfTest {
     pub(super) fn gather(providers: &Providers) -> Self {
         // The provider is named exactly: otherwise the group might try another, which would hide why the first failed.
-        let over = |candidate: &Candidate| {
+        let over = |candidate: &OfferedProvider| {
             let address = candidate.address.map(|address| address.to_string());
             group::try_out(Some(&candidate.name), providers.interface.as_deref().or(address.as_deref()))
         };

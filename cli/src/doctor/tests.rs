@@ -6,8 +6,8 @@ use unisono::config::Config;
 
 use super::{
     group::Reduced,
-    interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
-    limits::{Limit, Limits, Windows},
+    interfaces::{DevicePort, Interface, NetworkDevices, Route, VerbsFile},
+    limits::{Limit, SystemLimits, Windows},
     providers::ProviderRequest,
     report::Section,
     self_test::{SelfTest, Trial},
@@ -59,8 +59,8 @@ fn config() -> Config {
 }
 
 /// A machine with nothing special.
-fn limits() -> Limits {
-    Limits {
+fn limits() -> SystemLimits {
+    SystemLimits {
         memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
         may_lock: Some(false),
         files: Limit { soft: Some(1024), hard: Some(524_288) },
@@ -77,7 +77,7 @@ fn little_locked_memory() {
     let verbs = "verbs;ofi_rxm";
     let locked = |limit, rdma, chosen| {
         let memlock = Limit { soft: limit, hard: limit };
-        let mut section = Limits { memlock, rdma, ..limits() }.judge(&tested(Some(SHM), chosen));
+        let mut section = SystemLimits { memlock, rdma, ..limits() }.judge(&tested(Some(SHM), chosen));
         section.lines.truncate(1);
         section
     };
@@ -118,7 +118,7 @@ fn little_locked_memory() {
 #[test]
 fn few_open_files() {
     let windows = Windows::of(&config(), 300, 8);
-    let tight = Limits {
+    let tight = SystemLimits {
         memlock: Limit { soft: None, hard: None },
         transparent: Some("never".into()),
         windows,
@@ -137,7 +137,7 @@ fn few_open_files() {
 #[test]
 fn congestion_control_that_paces() {
     let judged = |name: &str, provider| {
-        let limits = Limits { congestion_control: Some(name.into()), ..limits() };
+        let limits = SystemLimits { congestion_control: Some(name.into()), ..limits() };
         let mut section = limits.judge(&tested(Some(provider), Some("net")));
         Section { lines: section.lines.split_off(3), ..section }
     };
@@ -164,7 +164,7 @@ fn interfaces_of_a_cluster_node() {
         mtu: Some(1500),
         mbit,
     };
-    let port = |number: &str, state: &str| Port {
+    let port = |number: &str, state: &str| DevicePort {
         device: "mlx5_0".into(),
         number: number.into(),
         state: Some(state.into()),
@@ -177,7 +177,7 @@ fn interfaces_of_a_cluster_node() {
         from: from.map(ip),
         problem: problem.map(str::to_owned),
     };
-    let found = Interfaces {
+    let found = NetworkDevices {
         interfaces: vec![
             interface("eth0", &["10.0.0.1", "fe80::1"], Some(true), Some(25000)),
             interface("eth1", &[], Some(false), None),
@@ -206,7 +206,7 @@ fn interfaces_of_a_cluster_node() {
         VerbsFile { path: "/dev/infiniband/uverbs0".into(), problem: None },
         VerbsFile { path: "/dev/infiniband/uverbs1".into(), problem: denied },
     ];
-    let mut denied = Interfaces { verbs_files, route: None, ..found }.judge();
+    let mut denied = NetworkDevices { verbs_files, route: None, ..found }.judge();
     says(
         &Section { lines: denied.lines.split_off(5), ..denied },
         "|interfaces
@@ -216,10 +216,10 @@ fn interfaces_of_a_cluster_node() {
          |              container add --device=/dev/infiniband
          |  -        no variable names the host where ranks meet, so no route is checked",
     );
-    let alone = Interfaces {
+    let alone = NetworkDevices {
         interfaces: vec![interface("lo", &["127.0.0.1"], Some(true), None)],
         route: Some(route(None, Some("its address is unknown"))),
-        ..Interfaces::default()
+        ..NetworkDevices::default()
     };
     says(
         &alone.judge(),
@@ -235,7 +235,7 @@ fn interfaces_of_a_cluster_node() {
 
 #[test]
 fn without_loopback_ranks_of_one_host_cannot_meet() {
-    let interfaces = |addresses: &[&str]| Interfaces {
+    let interfaces = |addresses: &[&str]| NetworkDevices {
         interfaces: vec![Interface {
             name: "lo".into(),
             addresses: addresses.iter().map(|text| ip(text)).collect(),
@@ -243,7 +243,7 @@ fn without_loopback_ranks_of_one_host_cannot_meet() {
             mtu: None,
             mbit: None,
         }],
-        ..Interfaces::default()
+        ..NetworkDevices::default()
     };
     let said = |addresses: &[&str]| interfaces(addresses).judge().render(false);
     let problem = "PROBLEM  no interface has a loopback address";

@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A topology that takes the place of this machine's hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum Topology {
+pub(super) enum GivenTopology {
     /// A file that `lstopo --of xml` wrote.
     Recorded(PathBuf),
     /// A description, such as `pack:2 core:8 pu:2`.
     Synthetic(String),
 }
 
-impl Topology {
+impl GivenTopology {
     /// The one that hwloc's variables give. As for hwloc, a file counts before a description.
     pub(super) fn of(environment: &Environment) -> Option<Self> {
         let value = |name| environment.value(name).filter(|value| !value.is_empty());
@@ -61,7 +61,7 @@ impl Topology {
 
 /// Reads the topology, in a separate process.
 pub(crate) fn run() -> serde_json::Result<()> {
-    let read = Topology::of(&Environment::gather()).map(|topology| topology.read());
+    let read = GivenTopology::of(&Environment::gather()).map(|topology| topology.read());
     let read = read.unwrap_or_else(|| Err("no variable gives a topology".to_owned()));
     serde_json::to_string(&read).map(|said| println!("{said}"))
 }

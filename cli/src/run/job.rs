@@ -21,10 +21,10 @@ use unisono_transport::ofi;
 use super::{
     end::End,
     link::{self, JobOfHost},
-    port::Port,
+    port::ReservedPort,
     program::Program,
     rank,
-    ranks::{Event, JobMembers, Ranks},
+    ranks::{Event, JobMembers, RankProcesses},
     signals,
     sink::Output,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Job {
 
 /// The place of a job's ranks in their world.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct JobPlace {
     /// The first of them.
     pub(super) first: u32,
     /// The number of all ranks.
@@ -83,15 +83,15 @@ impl Job {
         let token = token()?;
         let store = serve("127.0.0.1:0", self.ranks, &token)?;
         // The port is for other libraries of the ranks: those of torch meet at their own store first.
-        let port = Port::keep()?;
+        let port = ReservedPort::keep()?;
         let meet = meet(store.address(), token, ("127.0.0.1".to_owned(), port.number));
-        let place = Place { first: 0, world: self.ranks, meet, host: None };
+        let place = JobPlace { first: 0, world: self.ranks, meet, host: None };
         Ok(verdict(store, self.run_at(&place, channel)?))
     }
 
     /// The same for those ranks of a world that are on this host.
-    pub(super) fn run_at(&self, place: &Place, (tell, events): Events) -> io::Result<End> {
-        let mut ranks = Ranks::new(JobMembers::Ranks(place.host.clone()), tell)?;
+    pub(super) fn run_at(&self, place: &JobPlace, (tell, events): EventChannel) -> io::Result<End> {
+        let mut ranks = RankProcesses::new(JobMembers::Ranks(place.host.clone()), tell)?;
         for number in 0..self.ranks {
             let rank = place.first + number;
             let prefixed = self.program.output == Output::Prefixed;
@@ -105,7 +105,7 @@ impl Job {
     }
 
     /// The command that becomes the rank that is number `number` here.
-    fn command(&self, number: u32, place: &Place) -> Command {
+    fn command(&self, number: u32, place: &JobPlace) -> Command {
         let mut command = invocation::command();
         command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         let Program { program, arguments, environment, output } = &self.program;
@@ -174,10 +174,10 @@ pub(super) fn make_room(ranks: u32, each: u64) -> io::Result<()> {
 }
 
 /// The channel by which the supervisor of a job gets events.
-pub(super) type Events = (Sender<Event>, Receiver<Event>);
+pub(super) type EventChannel = (Sender<Event>, Receiver<Event>);
 
 /// Prepares this process for a job: it gets signals and the ends of ranks.
-pub(super) fn begin() -> io::Result<Events> {
+pub(super) fn begin() -> io::Result<EventChannel> {
     if signals::children_are_reaped() {
         return Err(io::Error::other(
             "SIGCHLD is ignored here, as in the process that started this one, so it cannot be known how ranks \

@@ -13,7 +13,7 @@ const LONGEST: usize = 1 << 20;
 const SHORT: usize = 1 << 10;
 
 /// The source whose line is open on a terminal, pipe or file: the number of the one that has written a part of a line last.
-pub(super) type Open = Option<usize>;
+pub(super) type OpenLine = Option<usize>;
 
 /// Cuts the bytes of one source into lines and puts a prefix before each.
 pub(super) struct Lines<'a> {
@@ -40,7 +40,7 @@ impl<'a> Lines<'a> {
 
     /// Appends to `out` the lines that `bytes` completes. A text that a carriage return ends counts as complete; the next one is to be
     /// written over it.
-    pub(super) fn feed(&mut self, bytes: &[u8], open: &mut Open, out: &mut Vec<u8>) {
+    pub(super) fn feed(&mut self, bytes: &[u8], open: &mut OpenLine, out: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| matches!(byte, b'\n' | b'\r')) {
             if self.begun.ends_with(b"\r") && piece != b"\n" {
                 self.turn_back(open, out);
@@ -53,7 +53,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Appends the line that has not ended to `out`, as far as it was not written.
-    pub(super) fn show_begun(&mut self, open: &mut Open, out: &mut Vec<u8>) {
+    pub(super) fn show_begun(&mut self, open: &mut OpenLine, out: &mut Vec<u8>) {
         if self.begun.ends_with(b"\r") {
             self.turn_back(open, out);
         } else if self.begun.len() > self.shown {
@@ -62,7 +62,7 @@ impl<'a> Lines<'a> {
     }
 
     /// The source has ended: appends what it has left to `out`, with a line end if it has none.
-    pub(super) fn end(&mut self, open: &mut Open, out: &mut Vec<u8>) {
+    pub(super) fn end(&mut self, open: &mut OpenLine, out: &mut Vec<u8>) {
         self.show_begun(open, out);
         if *open == Some(self.source) {
             out.push(b'\n');
@@ -71,7 +71,7 @@ impl<'a> Lines<'a> {
         self.forget_line();
     }
 
-    fn show(&mut self, open: &mut Open, out: &mut Vec<u8>) {
+    fn show(&mut self, open: &mut OpenLine, out: &mut Vec<u8>) {
         if *open != Some(self.source) {
             if open.is_some() {
                 out.push(b'\n');
@@ -87,7 +87,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Ends the text before a carriage return.
-    fn turn_back(&mut self, open: &mut Open, out: &mut Vec<u8>) {
+    fn turn_back(&mut self, open: &mut OpenLine, out: &mut Vec<u8>) {
         // At the beginning of a line it would do nothing.
         if self.begun.len() > 1 {
             // Another source's output may have ended the line after its text.
@@ -100,7 +100,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Ends the line, whose text is all there.
-    fn end_line(&mut self, open: &mut Open, out: &mut Vec<u8>) {
+    fn end_line(&mut self, open: &mut OpenLine, out: &mut Vec<u8>) {
         let mine = *open == Some(self.source);
         let text = self.begun.strip_suffix(b"\n").unwrap_or(&self.begun);
         let text = text.strip_suffix(b"\r").unwrap_or(text);

@@ -16,7 +16,7 @@ mod signals;
 mod sink;
 
 use end::End;
-use hosts::{assign::Asked, launcher};
+use hosts::{assign::HostSpec, launcher};
 use job::Job;
 use program::Program;
 use sink::Output;
@@ -53,7 +53,7 @@ pub(crate) struct Run {
     ranks: Option<u32>,
     /// Start the ranks on these hosts by ssh, host after host: names as ssh takes them, and the number of ranks on each. Without numbers, the ranks of -n are spread evenly; without -n, there is a rank for each core of a host.
     #[arg(long, value_name = "HOST[:N],...", value_delimiter = ',')]
-    hosts: Vec<Asked>,
+    hosts: Vec<HostSpec>,
     /// The provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
     #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,

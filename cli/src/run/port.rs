@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 /// A port of the loopback that is kept for the ranks while the job lasts. No process listens there, so a server that sets SO_REUSEADDR
 /// can; the kernel gives it to no process that asks for any free port.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct ReservedPort {
     /// Kept for its drop.
     _socket: OwnedFd,
     pub(crate) number: u16,
 }
 
-impl Port {
+impl ReservedPort {
     pub(crate) fn keep() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
@@ -39,7 +39,7 @@ mod tests {
     /// Two jobs never have the same port, and a server takes it again and again, also for all interfaces.
     #[test]
     fn a_port_is_kept_and_can_be_listened_at() {
-        let kept: Vec<_> = (0..200).map(|_| Port::keep().unwrap()).collect();
+        let kept: Vec<_> = (0..200).map(|_| ReservedPort::keep().unwrap()).collect();
         let mut numbers: Vec<_> = kept.iter().map(|port| port.number).collect();
         numbers.sort_unstable();
         numbers.dedup();

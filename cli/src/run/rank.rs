@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "run-one-rank";
 
 /// Becomes the program, as a child that dies with the launcher.
 #[derive(clap::Args)]
-pub(crate) struct Rank {
+pub(crate) struct RunRank {
     /// The launcher's process number.
     launcher: i32,
     /// The program and its arguments.
@@ -24,7 +24,7 @@ pub(crate) struct Rank {
     program: Vec<OsString>,
 }
 
-impl Rank {
+impl RunRank {
     /// Returns only if the program could not be started.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {

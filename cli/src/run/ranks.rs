@@ -20,7 +20,7 @@ use rustix::{
 use super::{
     end::End,
     guard::Hold,
-    link::{Answer, JobOfHost, Line, Marked},
+    link::{Answer, HostChannel, JobOfHost, MarkedOutput},
     signals,
     sink::{Sink, Stream},
 };
@@ -86,11 +86,11 @@ pub(super) enum JobMembers {
     /// Ranks; in a job of several hosts, with what tells the launcher how they end.
     Ranks(Option<JobOfHost>),
     /// Connections to hosts, which have the ranks.
-    Hosts(Vec<Line>),
+    Hosts(Vec<HostChannel>),
 }
 
 /// The processes started so far.
-pub(super) struct Ranks {
+pub(super) struct RankProcesses {
     members: JobMembers,
     guard: Hold,
     sink: Arc<Sink>,
@@ -105,7 +105,7 @@ pub(super) struct Ranks {
     outputs: usize,
 }
 
-impl Ranks {
+impl RankProcesses {
     pub(super) fn new(members: JobMembers, tell: Sender<Event>) -> io::Result<Self> {
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
@@ -146,9 +146,9 @@ impl Ranks {
     pub(super) fn take(
         &mut self,
         number: u32,
-        line: Line,
+        line: HostChannel,
         child: Child,
-        mut output: Marked<BufReader<ChildStdout>>,
+        mut output: MarkedOutput<BufReader<ChildStdout>>,
         errors: ChildStderr,
     ) -> io::Result<()> {
         let (pid, source) = (Pid::from_child(&child), 2 * (self.children.len() + 1));

@@ -17,7 +17,7 @@ use rustix::{
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::{Lines, Open};
+use super::lines::{Lines, OpenLine};
 
 /// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and a
 /// reader sees no delay.
@@ -45,7 +45,7 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub(super) struct Sink {
     /// The open lines of standard output and standard error.
-    open: Mutex<[Open; 2]>,
+    open: Mutex<[OpenLine; 2]>,
     /// True if both lead to the same terminal, pipe or file, so that they have one open line.
     joined: bool,
     writing: AtomicUsize,
@@ -71,12 +71,12 @@ impl Sink {
         self.reads.load(Ordering::Acquire)
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Open; 2]> {
+    fn lock(&self) -> MutexGuard<'_, [OpenLine; 2]> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes what `make` makes of the stream's open line.
-    fn write(&self, stream: Stream, make: impl FnOnce(&mut Open, &mut Vec<u8>)) -> io::Result<()> {
+    fn write(&self, stream: Stream, make: impl FnOnce(&mut OpenLine, &mut Vec<u8>)) -> io::Result<()> {
         self.writing.fetch_add(1, Ordering::AcqRel);
         let mut all = self.lock();
         let open = match stream {

@@ -8,15 +8,15 @@ use crate::dtype::{Dtype, Scalar};
 /// An element and the type it is computed in.
 pub(super) trait Number: Scalar {
     /// Itself, or `f32` for 16-bit floats.
-    type Work: Work;
+    type Intermediate: Intermediate;
     /// Exact.
-    fn widen(self) -> Self::Work;
+    fn widen(self) -> Self::Intermediate;
     /// Rounded to nearest, ties to even.
-    fn narrow(work: Self::Work) -> Self;
+    fn narrow(work: Self::Intermediate) -> Self;
 }
 
 /// What numbers are computed in.
-pub(super) trait Work: Copy {
+pub(super) trait Intermediate: Copy {
     /// The factor in this type; `None` if it has none such.
     fn factor(factor: f64) -> Option<Self>;
     fn times(self, other: Self) -> Self;
@@ -27,7 +27,7 @@ pub(super) trait Work: Copy {
 }
 
 /// What `⊕` is.
-pub(super) trait Operation<W> {
+pub(super) trait Operator<W> {
     fn apply(a: W, b: W) -> W;
 }
 
@@ -41,7 +41,7 @@ pub(super) struct BitXor;
 
 macro_rules! floats {
     ($($float:ident),*) => {$(
-        impl Work for $float {
+        impl Intermediate for $float {
             #[inline(always)]
             fn factor(factor: f64) -> Option<Self> {
                 #[allow(clippy::cast_possible_truncation, reason = "rounding is what is wanted; f64 as f64 is not")]
@@ -56,7 +56,7 @@ macro_rules! floats {
             fn canonical(self) -> Self { if self.is_nan() { Self::NAN } else { self } }
         }
         // Equal numbers have equal bits, but for the zeros: or-ing gives -0, and-ing gives +0.
-        impl Operation<$float> for Min {
+        impl Operator<$float> for Min {
             #[inline(always)]
             fn apply(a: $float, b: $float) -> $float {
                 let less = if a < b { a } else { b };
@@ -65,7 +65,7 @@ macro_rules! floats {
                 if a.is_nan() | b.is_nan() { $float::NAN } else { ordered }
             }
         }
-        impl Operation<$float> for Max {
+        impl Operator<$float> for Max {
             #[inline(always)]
             fn apply(a: $float, b: $float) -> $float {
                 let more = if a > b { a } else { b };
@@ -80,7 +80,7 @@ floats!(f32, f64);
 
 macro_rules! integers {
     ($($integer:ident { $divided:item })*) => {$(
-        impl Work for $integer {
+        impl Intermediate for $integer {
             #[inline(always)]
             fn factor(factor: f64) -> Option<Self> {
                 // A float that does not fit saturates; 2^127 fits in none of our types.
@@ -100,7 +100,7 @@ macro_rules! integers {
 
 macro_rules! operation {
     ($operation:ident of $($number:ident)*: |$a:ident, $b:ident| $result:expr) => {$(
-        impl Operation<$number> for $operation {
+        impl Operator<$number> for $operation {
             #[inline(always)]
             fn apply($a: $number, $b: $number) -> $number { $result }
         }
@@ -142,7 +142,7 @@ signed!(i8 by u8, i16 by u16, i32 by u32, i64 by u64);
 macro_rules! own {
     ($($number:ident),*) => {$(
         impl Number for $number {
-            type Work = Self;
+            type Intermediate = Self;
             #[inline(always)]
             fn widen(self) -> Self { self }
             #[inline(always)]
@@ -153,7 +153,7 @@ macro_rules! own {
 own!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
 
 impl Number for bf16 {
-    type Work = f32;
+    type Intermediate = f32;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -178,7 +178,7 @@ pub(super) fn bf16_above(work: f32) -> u32 {
 }
 
 impl Number for f16 {
-    type Work = f32;
+    type Intermediate = f32;
 
     #[inline(always)]
     fn widen(self) -> f32 {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     ReduceOp,
-    arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Operation, Product, Sum, Work},
+    arithmetic::{BitAnd, BitOr, BitXor, Intermediate, Max, Min, Operator, Product, Sum},
     loops::Vectorized,
 };
 use crate::dtype::Dtype;
@@ -146,10 +146,10 @@ impl std::fmt::Debug for Kernel {
 
 fn float<T: Vectorized>(op: ReduceOp) -> Option<&'static Loops>
 where
-    Sum: Operation<T::Work>,
-    Product: Operation<T::Work>,
-    Min: Operation<T::Work>,
-    Max: Operation<T::Work>,
+    Sum: Operator<T::Intermediate>,
+    Product: Operator<T::Intermediate>,
+    Min: Operator<T::Intermediate>,
+    Max: Operator<T::Intermediate>,
 {
     Some(match op {
         ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => Loops::of::<T, Sum>(),
@@ -162,13 +162,13 @@ where
 
 fn integer<T: Vectorized>(op: ReduceOp) -> Option<&'static Loops>
 where
-    Sum: Operation<T::Work>,
-    Product: Operation<T::Work>,
-    Min: Operation<T::Work>,
-    Max: Operation<T::Work>,
-    BitAnd: Operation<T::Work>,
-    BitOr: Operation<T::Work>,
-    BitXor: Operation<T::Work>,
+    Sum: Operator<T::Intermediate>,
+    Product: Operator<T::Intermediate>,
+    Min: Operator<T::Intermediate>,
+    Max: Operator<T::Intermediate>,
+    BitAnd: Operator<T::Intermediate>,
+    BitOr: Operator<T::Intermediate>,
+    BitXor: Operator<T::Intermediate>,
 {
     match op {
         ReduceOp::BitAnd => Some(Loops::of::<T, BitAnd>()),
@@ -179,7 +179,7 @@ where
 }
 
 impl Loops {
-    const fn of<T: Vectorized, O: Operation<T::Work>>() -> &'static Self {
+    const fn of<T: Vectorized, O: Operator<T::Intermediate>>() -> &'static Self {
         &Self {
             fold: fold::<T, O>,
             combine: combine::<T, O>,
@@ -219,14 +219,14 @@ fn equal<T: Vectorized>(first: &[T], second: &[T]) -> Done {
     Err(KernelError::Lengths { dtype: T::DTYPE, first, second })
 }
 
-fn fold<T: Vectorized, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
+fn fold<T: Vectorized, O: Operator<T::Intermediate>>(acc: &mut [u8], other: &[u8]) -> Done {
     let (acc, other) = (elements_mut::<T>(acc)?, elements::<T>(other)?);
     equal(acc, other)?;
     T::fold::<O>(acc, other);
     Ok(())
 }
 
-fn combine<T: Vectorized, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
+fn combine<T: Vectorized, O: Operator<T::Intermediate>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
     let (a, b, into) = (elements::<T>(a)?, elements::<T>(b)?, elements_mut::<T>(into)?);
     equal(a, b)?;
     equal(a, into)?;
@@ -250,7 +250,7 @@ fn load<T: Copy>(into: &[T]) {
     }
 }
 
-fn total<T: Vectorized, O: Operation<T::Work>>(
+fn total<T: Vectorized, O: Operator<T::Intermediate>>(
     contributions: &[&[u8]],
     ranks: Option<usize>,
     into: &mut [u8],
@@ -276,7 +276,7 @@ fn divide<T: Vectorized>(acc: &mut [u8], ranks: usize) -> Done {
 }
 
 fn scale<T: Vectorized>(factor: f64, acc: &mut [u8]) -> Done {
-    let factor = T::Work::factor(factor).ok_or_else(|| {
+    let factor = T::Intermediate::factor(factor).ok_or_else(|| {
         KernelError::Unfit(format!("premulsum's factor {} does not fit {}", super::Factor(factor), T::DTYPE))
     })?;
     T::map(

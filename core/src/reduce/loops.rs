@@ -8,7 +8,7 @@
 use half::{bf16, f16};
 use multiversion::{multiversion, target::match_target};
 
-use super::arithmetic::{Number, Operation, bf16_above};
+use super::arithmetic::{Number, Operator, bf16_above};
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_mm256_cvtph_ps, _mm256_cvtps_ph};
@@ -16,17 +16,17 @@ use std::arch::x86_64::{_mm256_cvtph_ps, _mm256_cvtps_ph};
 /// Scalar types with vectorized loops. All slices of a call have the same length.
 pub(super) trait Vectorized: Number {
     /// `acc = acc ⊕ other`.
-    fn fold<O: Operation<Self::Work>>(acc: &mut [Self], other: &[Self]) {
+    fn fold<O: Operator<Self::Intermediate>>(acc: &mut [Self], other: &[Self]) {
         fold::<Self, O>(acc, other);
     }
 
     /// `into = a ⊕ b`.
-    fn combine<O: Operation<Self::Work>>(a: &[Self], b: &[Self], into: &mut [Self]) {
+    fn combine<O: Operator<Self::Intermediate>>(a: &[Self], b: &[Self], into: &mut [Self]) {
         combine::<Self, O>(a, b, into);
     }
 
     /// `acc = f(acc)`.
-    fn map<F: Fn(Self::Work) -> Self::Work>(acc: &mut [Self], f: F) {
+    fn map<F: Fn(Self::Intermediate) -> Self::Intermediate>(acc: &mut [Self], f: F) {
         map::<Self, F>(acc, f);
     }
 }
@@ -37,21 +37,21 @@ macro_rules! plain {
 plain!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn fold<T: Number, O: Operation<T::Work>>(acc: &mut [T], other: &[T]) {
+fn fold<T: Number, O: Operator<T::Intermediate>>(acc: &mut [T], other: &[T]) {
     for (acc, other) in acc.iter_mut().zip(other) {
         *acc = T::narrow(O::apply(acc.widen(), other.widen()));
     }
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn combine<T: Number, O: Operation<T::Work>>(a: &[T], b: &[T], into: &mut [T]) {
+fn combine<T: Number, O: Operator<T::Intermediate>>(a: &[T], b: &[T], into: &mut [T]) {
     for ((a, b), into) in a.iter().zip(b).zip(into) {
         *into = T::narrow(O::apply(a.widen(), b.widen()));
     }
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn map<T: Number, F: Fn(T::Work) -> T::Work>(acc: &mut [T], f: F) {
+fn map<T: Number, F: Fn(T::Intermediate) -> T::Intermediate>(acc: &mut [T], f: F) {
     for acc in acc {
         *acc = T::narrow(f(acc.widen()));
     }
@@ -61,13 +61,13 @@ fn map<T: Number, F: Fn(T::Work) -> T::Work>(acc: &mut [T], f: F) {
 macro_rules! in_blocks {
     ($number:ident: $fold:ident, $combine:ident, $map:ident) => {
         impl Vectorized for $number {
-            fn fold<O: Operation<f32>>(acc: &mut [Self], other: &[Self]) {
+            fn fold<O: Operator<f32>>(acc: &mut [Self], other: &[Self]) {
                 let ((blocks, rest), (others, last)) = (acc.as_chunks_mut(), other.as_chunks());
                 $fold::<O>(blocks, others);
                 fold::<Self, O>(rest, last);
             }
 
-            fn combine<O: Operation<f32>>(a: &[Self], b: &[Self], into: &mut [Self]) {
+            fn combine<O: Operator<f32>>(a: &[Self], b: &[Self], into: &mut [Self]) {
                 let ((a, a_last), (b, b_last)) = (a.as_chunks(), b.as_chunks());
                 let (into, last) = into.as_chunks_mut();
                 $combine::<O>(a, b, into);
@@ -101,7 +101,7 @@ fn join(upper: f32, lower: f32) -> Pair {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn fold_pairs<O: Operation<f32>>(acc: &mut [Pair], other: &[Pair]) {
+fn fold_pairs<O: Operator<f32>>(acc: &mut [Pair], other: &[Pair]) {
     for (acc, other) in acc.iter_mut().zip(other) {
         let ((x, y), (u, v)) = (split(*acc), split(*other));
         *acc = join(O::apply(x, u), O::apply(y, v));
@@ -109,7 +109,7 @@ fn fold_pairs<O: Operation<f32>>(acc: &mut [Pair], other: &[Pair]) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2"))]
-fn combine_pairs<O: Operation<f32>>(a: &[Pair], b: &[Pair], into: &mut [Pair]) {
+fn combine_pairs<O: Operator<f32>>(a: &[Pair], b: &[Pair], into: &mut [Pair]) {
     for ((a, b), into) in a.iter().zip(b).zip(into) {
         let ((x, y), (u, v)) = (split(*a), split(*b));
         *into = join(O::apply(x, u), O::apply(y, v));
@@ -128,7 +128,7 @@ fn map_pairs<F: Fn(f32) -> f32>(acc: &mut [Pair], f: F) {
 type Eight = [f16; 8];
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+f16c", "x86_64+avx2+f16c"))]
-fn fold_eights<O: Operation<f32>>(acc: &mut [Eight], other: &[Eight]) {
+fn fold_eights<O: Operator<f32>>(acc: &mut [Eight], other: &[Eight]) {
     match_target! {
         "x86_64+f16c" => {
             for (acc, other) in acc.iter_mut().zip(other) {
@@ -143,7 +143,7 @@ fn fold_eights<O: Operation<f32>>(acc: &mut [Eight], other: &[Eight]) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+f16c", "x86_64+avx2+f16c"))]
-fn combine_eights<O: Operation<f32>>(a: &[Eight], b: &[Eight], into: &mut [Eight]) {
+fn combine_eights<O: Operator<f32>>(a: &[Eight], b: &[Eight], into: &mut [Eight]) {
     match_target! {
         "x86_64+f16c" => {
             for ((a, b), into) in a.iter().zip(b).zip(into) {

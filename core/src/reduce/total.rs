@@ -2,7 +2,7 @@
 
 use multiversion::multiversion;
 
-use super::arithmetic::{Number, Operation, Work};
+use super::arithmetic::{Intermediate, Number, Operator};
 
 /// The elements of a block: their sums stay in the first-level cache.
 const BLOCK: usize = 1024;
@@ -11,7 +11,7 @@ const SHORT: usize = 32;
 
 /// `into = ((x0 ⊕ x1) ⊕ x2) ...` element by element, divided by `ranks` if there are any; NaN is the canonical one.
 /// All slices have the same length, and there is at least one.
-pub(super) fn total<T: Number, O: Operation<T::Work>>(
+pub(super) fn total<T: Number, O: Operator<T::Intermediate>>(
     contributions: &[&[T]],
     ranks: Option<usize>,
     into: &mut [T],
@@ -27,7 +27,7 @@ pub(super) fn total<T: Number, O: Operation<T::Work>>(
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+f16c"))]
-fn block<T: Number, O: Operation<T::Work>, const MOST: usize>(
+fn block<T: Number, O: Operator<T::Intermediate>, const MOST: usize>(
     first: &[T],
     others: &[&[T]],
     from: usize,

@@ -10,7 +10,7 @@ use super::{
     agree::Agreement,
     lane::LaneProgress,
     rounds::ShowRounds,
-    run::{Exposed, Run},
+    run::{Exposed, OperationRun},
 };
 use crate::{
     comm::{Core, Sharing},
@@ -21,7 +21,7 @@ use crate::{
     wire::WindowClass,
 };
 
-impl Run {
+impl OperationRun {
     /// A run of an operation. `lanes` is empty, and the allocation of an operation that has ended.
     pub(crate) fn new(lanes: Vec<LaneProgress>, operation: Box<Operation>) -> Self {
         Self {

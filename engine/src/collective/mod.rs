@@ -14,5 +14,5 @@ mod slice;
 pub(crate) use self::{
     lane::LaneProgress,
     quick::Quick,
-    run::{Pass, Run},
+    run::{OperationRun, Pass},
 };

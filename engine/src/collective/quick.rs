@@ -1,4 +1,4 @@
-//! Runs the recorded schedule of a small operation that shows all its elements in slots: the same steps as [`Run`](super::run::Run) takes,
+//! Runs the recorded schedule of a small operation that shows all its elements in slots: the same steps as [`OperationRun`](super::run::OperationRun) takes,
 //! without lanes, slices and allocations, which are a third of the instructions of a run of 8 bytes (docs/decisions/090-shown.md).
 //! If a step must wait for long, a run takes the remaining steps.
 

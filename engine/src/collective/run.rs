@@ -33,7 +33,7 @@ pub(crate) enum Pass {
 pub(super) type Exposed = SmallVec<[Region; 1]>;
 
 /// An operation under way.
-pub(crate) struct Run {
+pub(crate) struct OperationRun {
     pub operation: Box<Operation>,
     pub class: WindowClass,
     pub(crate) lanes: Vec<LaneProgress>,
@@ -47,7 +47,7 @@ pub(crate) struct Run {
     pub(super) rounds: Option<ShowRounds>,
 }
 
-impl Run {
+impl OperationRun {
     /// Advances the operation until the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass> {

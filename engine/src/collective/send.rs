@@ -5,15 +5,15 @@ use std::cell::Cell;
 use unisono_schedule::{Place, Rank, Span};
 use unisono_transport::Target;
 
-use super::{location::Location, run::Run};
+use super::{location::Location, run::OperationRun};
 use crate::{
-    comm::{Core, Origin, ReadyPut, Whose},
+    comm::{Core, PutOrigin, ReadyPut, Whose},
     memory::Bytes,
     stop::{Result, Stop},
     wire::HEADER,
 };
 
-impl Run {
+impl OperationRun {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
     pub(crate) fn put(&mut self, core: &mut Core<'_>, lane: usize, to: Rank, from: Span) -> Result<bool> {
         let Some(sender) = core.comm.flows.sender(to, self.class, lane) else {
@@ -81,7 +81,7 @@ impl Run {
         from: Span,
         injected: bool,
         joined: bool,
-    ) -> Result<Option<Origin>> {
+    ) -> Result<Option<PutOrigin>> {
         let bytes = from.len * self.operation.plan.size;
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
         let found = match self.locate(core.comm, lane, from) {
@@ -101,7 +101,7 @@ impl Run {
                 _ => None,
             };
             let hold = hold.and_then(|flow| Some((flow, core.comm.flows.receivers[flow].latest()?)));
-            return Ok(Some(Origin { hold, ..Origin::new(region, offset) }));
+            return Ok(Some(PutOrigin { hold, ..PutOrigin::new(region, offset) }));
         }
         // The source may still be staged for this put, which found no room before, or for the last one, unless a header lies right
         // before it.
@@ -123,6 +123,6 @@ impl Run {
         }
         let staging = self.lanes[lane].staged;
         let place = staging.and_then(|slot| core.port.posts.staged(slot));
-        Ok(place.map(|(region, offset)| Origin { staging, ..Origin::new(region, offset) }))
+        Ok(place.map(|(region, offset)| PutOrigin { staging, ..PutOrigin::new(region, offset) }))
     }
 }

@@ -5,7 +5,7 @@ use unisono_schedule::{Rank, Shown};
 
 use super::{
     rounds::{OperandReads, ShowRounds},
-    run::Run,
+    run::OperationRun,
 };
 use crate::{
     comm::{Core, layout},
@@ -15,7 +15,7 @@ use crate::{
 /// A step shows or views elements, and its schedule does not say that it does.
 const NO_ROUNDS: &str = "a step shows elements in a schedule of messages";
 
-impl Run {
+impl OperationRun {
     /// Begins a round and shows elements in it. False if that must wait, or if elements are still to be copied.
     pub(super) fn show(&mut self, core: &mut Core<'_>, lane: usize, shown: &Shown) -> Result<bool> {
         let Some(rounds) = &mut self.rounds else { return Err(core.stop(NO_ROUNDS)) };

@@ -5,11 +5,11 @@ use unisono_schedule::{SLICE, Span, Step};
 use super::{
     location::{broken, check_writes, compute, stays},
     rounds::{ShowRounds, copy_slice},
-    run::Run,
+    run::OperationRun,
 };
 use crate::{comm::Core, request::OutputAccess, stop::Result};
 
-impl Run {
+impl OperationRun {
     /// Reduces or copies a slice on one lane whose step does that: the lane that did so last, or else the next one. Returns the number
     /// of bytes; `None` if there is no such lane.
     pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>> {

@@ -28,7 +28,7 @@ pub(crate) use self::{
     handshakes::Handshakes,
     member::CommMember,
     net::{Leaving, Net},
-    put::{Origin, ReadyPut, Whose},
+    put::{PutOrigin, ReadyPut, Whose},
     shutdown::ShutdownState,
     slots::{Sharing, layout},
 };

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The source of a put, and the resources that the put's end frees.
-pub(crate) struct Origin {
+pub(crate) struct PutOrigin {
     pub region: Region,
     pub offset: usize,
     /// The incoming flow and the slot that the source lies in, if it does.
@@ -22,7 +22,7 @@ pub(crate) struct Origin {
     pub staging: Option<usize>,
 }
 
-impl Origin {
+impl PutOrigin {
     /// A source that belongs to no flow and is not staged.
     pub(crate) fn new(region: Region, offset: usize) -> Self {
         Self { region, offset, hold: None, staging: None }
@@ -45,7 +45,7 @@ pub(crate) enum Whose {
 pub(crate) struct ReadyPut {
     /// The sending end of its flow.
     pub sender: usize,
-    pub origin: Origin,
+    pub origin: PutOrigin,
     /// The bytes of its elements.
     pub bytes: usize,
     /// The record that is vacant for it.
@@ -152,7 +152,7 @@ impl Core<'_> {
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);
         }
-        let Origin { hold, staging, .. } = origin;
+        let PutOrigin { hold, staging, .. } = origin;
         let mut record = PutRecord { comm_id: comm.identity.comm_id, hold, staging, ..PutRecord::default() };
         match whose {
             Whose::Lane { lane, .. } => {

@@ -10,7 +10,7 @@ use unisono_transport::Region;
 
 use super::queue::look;
 use crate::{
-    call::Kind,
+    call::MessageKind,
     completion::Completion,
     memory::{Fresh, Stretch},
     request::Inbound,
@@ -28,7 +28,7 @@ pub(crate) struct Receiving {
 
 /// A large message that was cleared to send.
 pub(crate) struct Landing {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     /// Its receive; `None` as long as it is received unexpected.
     pub(crate) receiving: Option<Receiving>,
     /// The memory that it is received into.
@@ -50,7 +50,7 @@ pub(crate) struct Landing {
 impl Landing {
     /// A message of which nothing has arrived.
     pub(crate) fn new(
-        kind: Kind,
+        kind: MessageKind,
         receiving: Option<Receiving>,
         into: Stretch,
         fresh: Option<Fresh>,

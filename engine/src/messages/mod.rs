@@ -29,7 +29,7 @@ pub(crate) use self::{
     waits::LongestWait,
 };
 use crate::{
-    call::{Kind, Space},
+    call::{MessageKind, Space},
     completion::{Completion, ReceivedMessage},
     memory::Fresh,
     request::Outbound,
@@ -107,7 +107,7 @@ pub(crate) struct Described {
     pub(crate) tag: u64,
     /// The number of the message among those from its sender; the low 32 bits.
     pub(crate) number: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
 }
 
 impl Described {

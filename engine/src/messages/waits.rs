@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 
 use super::{Messages, SendStage, Sending, landings::Receiving, matching::Want, queue::look};
 use crate::{
-    call::{Kind, Signature, Space},
+    call::{MessageKind, Signature, Space},
     completion::Completion,
 };
 
@@ -49,7 +49,7 @@ impl Waits<'_> {
     pub(crate) fn signature(&self) -> Signature {
         match self {
             Self::Send(Sending { outbound, .. }) => {
-                let Kind { form, dtype, alias, .. } = outbound.kind;
+                let MessageKind { form, dtype, alias, .. } = outbound.kind;
                 Signature::message(true, form, dtype, Some(outbound.to), outbound.tag).named(alias)
             }
             Self::Receive(Receiving { inbound, .. }, from) => {

@@ -6,7 +6,7 @@ use unisono_core::error::Failure;
 use unisono_schedule::Rank;
 
 use crate::{
-    call::{Form, Kind},
+    call::{Form, MessageKind},
     comm::Core,
     completion::Completion,
     memory::Fresh,
@@ -80,8 +80,9 @@ impl Core<'_> {
             return Ok(false);
         }
         // The peer of a call that waits may only be late. But if sends wait for each other, only this helps.
-        let fits =
-            |from: Rank, kind: &Kind| kind.kept() <= left || one_at_least || messages.waits_for(from, now);
+        let fits = |from: Rank, kind: &MessageKind| {
+            kind.kept() <= left || one_at_least || messages.waits_for(from, now)
+        };
         let in_order = messages.requested.iter().inspect(|_| look());
         let requests = in_order.filter_map(|&kept| match *messages.matching.look_at(kept)? {
             (_, Early { message, state: EarlyState::Requested { writes, since } }) => {
@@ -133,7 +134,7 @@ impl Core<'_> {
     /// The failure for a message that does not fit its receive.
     pub(super) fn differ(&self, message: &Described, me: &Inbound) -> Stop {
         let kind = &message.kind;
-        let wants = |form, count| Kind { form, dtype: me.dtype, alias: me.alias, count }.words();
+        let wants = |form, count| MessageKind { form, dtype: me.dtype, alias: me.alias, count }.words();
         let wanted = match me.place {
             Place::There { count, .. } => wants(me.form, count),
             Place::New { dtype, count } => wants(me.form, count.saturating_mul(dtype.size())),

@@ -10,13 +10,13 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 use crate::{
-    call::{Form, Kind},
+    call::{Form, MessageKind},
     comm::Core,
     memory::{self, Bytes, Fresh},
     messages::{Described, Early, EarlyState, Landing, PIECE, PriorityEntry, Receiving, SendStage},
     request::Place,
     stop::{Result, Stop},
-    wire::{FlowWay, MAX_FLOWS, Message, MessageClearToSend, MessageHeader, MessageInfo},
+    wire::{FlowWay, MAX_FLOWS, MessageClearToSend, MessageHeader, MessageInfo, SlotMessage},
 };
 
 impl Core<'_> {
@@ -65,12 +65,12 @@ impl Core<'_> {
     /// Handles a message. False if there is no room for it yet.
     fn message(&mut self, flow: usize, slot: usize, from: Rank, header: &MessageHeader) -> Result<bool> {
         let number = header.number;
-        match Message::of(header) {
-            Some(Message::Whole(info)) => {
+        match SlotMessage::of(header) {
+            Some(SlotMessage::Whole(info)) => {
                 let message = self.described(from, number, &info)?;
                 return self.whole(flow, slot, message);
             }
-            Some(Message::RequestToSend(info)) => {
+            Some(SlotMessage::RequestToSend(info)) => {
                 let (message, writes) = (self.described(from, number, &info)?, info.writes == 1);
                 match self.comm.messages.matching.taker(message.envelope()) {
                     Some(receiving) => self.admit(message, writes, receiving)?,
@@ -81,8 +81,8 @@ impl Core<'_> {
                     }
                 }
             }
-            Some(Message::MessagePart(part)) => self.part(flow, slot, (from, number), part.len)?,
-            Some(Message::ClearToSend(clear)) => self.clear_to_send_arrived(from, number, &clear)?,
+            Some(SlotMessage::Part(part)) => self.part(flow, slot, (from, number), part.len)?,
+            Some(SlotMessage::ClearToSend(clear)) => self.clear_to_send_arrived(from, number, &clear)?,
             None => return Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
         }
         Ok(true)
@@ -99,7 +99,7 @@ impl Core<'_> {
         let Some(count) = usize::try_from(info.count).ok().filter(fits) else {
             return Err(self.violation(from, format!("a message of {} elements", info.count)));
         };
-        let kind = Kind { form, dtype, alias: Alias::from_code(info.alias), count };
+        let kind = MessageKind { form, dtype, alias: Alias::from_code(info.alias), count };
         Ok(Described { from, tag: info.tag(), number, kind })
     }
 

@@ -10,16 +10,16 @@ use unisono_transport::{RemoteRegion, Target};
 
 use crate::{
     call::Signature,
-    comm::{Core, Origin, ReadyPut, Whose},
+    comm::{Core, PutOrigin, ReadyPut, Whose},
     memory::{self, Bytes, Stretch},
     messages::{Messages, PriorityEntry, SendStage, Sending},
     stop::Result,
-    wire::{HEADER, Message, MessageClearToSend, MessagePart, WindowClass},
+    wire::{HEADER, MessageClearToSend, MessagePart, SlotMessage, WindowClass},
 };
 
 /// A put through a slot.
 struct SlotPut<'p> {
-    message: Message,
+    message: SlotMessage,
     /// The number of the message among those between the two ranks.
     number: u32,
     /// The bytes of this memory that it carries.
@@ -69,7 +69,7 @@ impl Core<'_> {
                 let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
                 let (writable, mappable) = (place.is_some().into(), mappable.into());
                 let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
-                let message = Message::ClearToSend(clear);
+                let message = SlotMessage::ClearToSend(clear);
                 let put = SlotPut { message, number, source: None, id: None };
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
                 Ok((sent, sent))
@@ -90,7 +90,7 @@ impl Core<'_> {
         // True if this rank can write the elements from where they lie.
         let writes = source.registered || !self.port.limits.local_registration;
         let info = sending.info(writes && !whole);
-        let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
+        let message = if whole { SlotMessage::Whole(info) } else { SlotMessage::RequestToSend(info) };
         let number = sending.number;
         if !whole {
             // The clear to send arrives through this window.
@@ -115,7 +115,7 @@ impl Core<'_> {
             let size = kind.dtype.size();
             let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
             let source = sending.outbound.source.clone();
-            let message = Message::MessagePart(MessagePart { len: len as u64, unused: [0; 2] });
+            let message = SlotMessage::Part(MessagePart { len: len as u64, unused: [0; 2] });
             let number = sending.number;
             let source = Some((&source, gone * size..(gone + len) * size));
             let put = SlotPut { message, number, source, id: Some(id) };
@@ -148,14 +148,14 @@ impl Core<'_> {
         let Some(record) = self.record(&self.comm.flows.senders[sender].flow) else { return Ok(Sent::No) };
         let bytes = put.source.as_ref().map_or(0, |(_, range)| range.len());
         let injected = HEADER + bytes <= self.port.limits.max_inject;
-        let nowhere = || Origin::new(self.comm.mailbox.sources.clone(), 0);
+        let nowhere = || PutOrigin::new(self.comm.mailbox.sources.clone(), 0);
         let origin = match &put.source {
             None => nowhere(),
             Some(_) if bytes == 0 => nowhere(),
             Some((source, range)) => {
                 let anywhere = source.registered || injected || !self.port.limits.local_registration;
                 if anywhere && !self.port.joins(bytes) {
-                    Origin::new(source.region.clone(), source.offset + range.start)
+                    PutOrigin::new(source.region.clone(), source.offset + range.start)
                 } else {
                     let Some(staged) = self.port.posts.stage(&mut *self.port.transport)? else {
                         return Ok(Sent::No);
@@ -166,7 +166,7 @@ impl Core<'_> {
                         .bytes(range.start, bytes)
                         .and_then(|source| memory::copy(source, Bytes::new(&region, offset, bytes)?));
                     copied.map_err(|error| self.stop(format!("a message to staging: {error}")))?;
-                    Origin { staging: Some(slot), ..Origin::new(region, offset) }
+                    PutOrigin { staging: Some(slot), ..PutOrigin::new(region, offset) }
                 }
             }
         };
@@ -196,7 +196,7 @@ impl Core<'_> {
                 return Ok((false, any));
             };
             let bytes = piece.min(len - gone);
-            let origin = Origin::new(source, offset + gone);
+            let origin = PutOrigin::new(source, offset + gone);
             let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
             if !self.put_direct(ready, Target { region, offset: gone as u64 })? {
                 return Ok((false, any));

@@ -4,7 +4,7 @@ use unisono_core::dtype::{Alias, Dtype};
 use unisono_schedule::Rank;
 
 use crate::{
-    call::{Form, Kind},
+    call::{Form, MessageKind},
     memory::Stretch,
 };
 
@@ -15,7 +15,7 @@ pub struct Outbound {
     /// Tags of the caller have 32 bits, except those of a group that is being made.
     pub tag: u64,
     /// What it carries.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Its elements.
     pub source: Stretch,
 }

@@ -81,7 +81,7 @@ fn a_probe_waits_until_the_one_before_was_read() {
             let job =
                 Job { chunk: 16, direct, long: direct, ..Job::new(Collective::Broadcast, rank, 2, count) };
             let (task, outcome) =
-                task::<i64>(Call { job, op: ReduceOp::Sum, algorithm }, &borrowed[rank][round]);
+                task::<i64>(WaitingCall { job, op: ReduceOp::Sum, algorithm }, &borrowed[rank][round]);
             fine(engine.driven_by(&Nobody).take(WORLD, task));
             outcome
         };

@@ -12,7 +12,7 @@ const ROUNDS: usize = 50;
 
 /// The number of control messages of credit that two ranks send in `ROUNDS` rounds of these calls, which are in place and in chunks
 /// of a whole slot.
-fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
+fn credits(of: impl Fn(usize, Rank) -> WaitingCall + Sync) -> usize {
     let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
     let open = || -> Box<dyn Transport> {
         let credits = Arc::clone(&credits);
@@ -48,8 +48,8 @@ fn job(collective: Collective, rank: Rank) -> Job<'static> {
     Job { chunk: 16, lanes: 2, ..Job::new(collective, rank, 2, COUNT) }
 }
 
-const fn summed(job: Job<'static>, algorithm: &'static str) -> Call {
-    Call { job, op: ReduceOp::Sum, algorithm }
+const fn summed(job: Job<'static>, algorithm: &'static str) -> WaitingCall {
+    WaitingCall { job, op: ReduceOp::Sum, algorithm }
 }
 
 #[test]

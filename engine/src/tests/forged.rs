@@ -95,7 +95,7 @@ fn sums_with_another(rank: Rank, engine: &mut Engine) {
     let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
     let mut data = vec![1_i64; 100];
     let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
-    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+    call::<i64>(engine, WaitingCall { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
 }
 
 #[test]

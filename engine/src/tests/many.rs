@@ -73,8 +73,10 @@ fn looks(many: usize, bytes: usize, first: bool) -> f64 {
             let borrowed = Borrowed::within(part, 0..bytes, 0..bytes).unwrap();
             let (form, dtype, tag) = (Form::Plain, Dtype::U8, number as u64);
             outcomes.push(engine.begin_message(if sends {
-                let (source, kind) =
-                    (borrowed.input.memory.clone(), Kind { form, dtype, alias: Alias::NONE, count: bytes });
+                let (source, kind) = (
+                    borrowed.input.memory.clone(),
+                    MessageKind { form, dtype, alias: Alias::NONE, count: bytes },
+                );
                 RequestKind::Send(Outbound { to: 1, tag, kind, source })
             } else {
                 let output = borrowed.output.memory.clone();

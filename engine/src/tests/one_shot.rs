@@ -86,7 +86,7 @@ impl Player {
             _ => ("direct", Spread::Unknown),
         };
         let job = Job { spread, ..job };
-        let call = Call { job, op: ReduceOp::Sum, algorithm };
+        let call = WaitingCall { job, op: ReduceOp::Sum, algorithm };
         let (inputs, outputs) = job.lengths().unwrap();
         let input: Vec<i64> = (0..inputs).map(|at| value(self.rank, at)).collect();
         let within = collective == Collective::Broadcast;

@@ -40,7 +40,7 @@ pub(crate) struct MessageHeader {
     pub flow: FlowHeader,
     /// The number of the message among those from its sender to its receiver; the low 32 bits.
     pub number: u32,
-    /// The kind of [`Message`], whose contents are in `body`.
+    /// The kind of [`SlotMessage`], whose contents are in `body`.
     kind: u8,
     reserved: [u8; 7],
     body: [u64; 3],
@@ -106,24 +106,24 @@ pub(crate) struct MessageClearToSend {
 
 /// A message through a slot of [`WindowClass::Message`](super::WindowClass::Message).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub(crate) enum SlotMessage {
     /// A message whose elements follow.
     Whole(MessageInfo),
     /// The notice of a message whose elements are sent when the receiver is ready for them.
     RequestToSend(MessageInfo),
     /// Some elements of a message that was cleared to send.
-    MessagePart(MessagePart),
+    Part(MessagePart),
     /// The receiver is ready for the message of that number.
     ClearToSend(MessageClearToSend),
 }
 
-impl Message {
+impl SlotMessage {
     /// The header of the message of that number.
     pub(crate) fn header(self, flow: FlowHeader, number: u32) -> MessageHeader {
         let (kind, body) = match self {
             Self::Whole(info) => (0, cast(info)),
             Self::RequestToSend(info) => (1, cast(info)),
-            Self::MessagePart(part) => (2, cast(part)),
+            Self::Part(part) => (2, cast(part)),
             Self::ClearToSend(clear) => (3, cast(clear)),
         };
         MessageHeader { flow, number, kind, reserved: [0; 7], body }
@@ -134,7 +134,7 @@ impl Message {
         Some(match header.kind {
             0 => Self::Whole(cast(header.body)),
             1 => Self::RequestToSend(cast(header.body)),
-            2 => Self::MessagePart(cast(header.body)),
+            2 => Self::Part(cast(header.body)),
             3 => Self::ClearToSend(cast(header.body)),
             _ => return None,
         })

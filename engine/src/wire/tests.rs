@@ -20,8 +20,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let mut header = MessageHeader::zeroed();
     let len = rest.len().min(HEADER);
     bytemuck::bytes_of_mut(&mut header)[..len].copy_from_slice(&rest[..len]);
-    if let Some(message) = Message::of(&header) {
-        assert_eq!(Message::of(&message.header(header.flow, header.number)), Some(message));
+    if let Some(message) = SlotMessage::of(&header) {
+        assert_eq!(SlotMessage::of(&message.header(header.flow, header.number)), Some(message));
     }
 }
 

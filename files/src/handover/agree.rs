@@ -41,13 +41,13 @@ impl Trouble {
 
 /// The ranks of a transfer, seen from one of them.
 #[derive(Clone, Copy)]
-pub(super) struct Ranks<'g> {
+pub(super) struct TransferRanks<'g> {
     pub group: &'g ProcessGroup,
     /// The rank that has the file.
     pub root: Rank,
 }
 
-impl Ranks<'_> {
+impl TransferRanks<'_> {
     /// True if this rank has the file.
     pub(super) fn is_root(&self) -> bool {
         self.group.rank() == self.root

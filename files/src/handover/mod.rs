@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 use unisono::{Buffer, ProcessGroup, ReduceOp, schedule::Rank};
 
 use self::{
-    agree::{RankOutcome, Ranks, Trouble},
+    agree::{RankOutcome, TransferRanks, Trouble},
     stream::{BUFFERS, PieceStream, TRAILER},
 };
 use crate::{
     error::{Problem, Result},
-    local::{self, Marker, Origin, Source, Target},
+    local::{self, FileIdentity, Marker, SentFile, Target},
     options::{Delivered, Options},
-    plan::{FilePlan, Pieces, of_piece},
+    plan::{FilePlan, PieceSet, of_piece},
 };
 
 /// The description of a transfer, which the root sends first.
@@ -38,7 +38,7 @@ struct Opening {
     /// A random number that identifies this transfer.
     transfer: u64,
     /// If only some tensors of a file are sent: the identity of that file, so that no rank replaces the file by them.
-    origin: Option<Origin>,
+    origin: Option<FileIdentity>,
 }
 
 /// The parts of the file that a writing rank already has.
@@ -52,7 +52,7 @@ struct Have {
 
 /// A call on one rank.
 pub(crate) struct Handover<'c> {
-    ranks: Ranks<'c>,
+    ranks: TransferRanks<'c>,
     /// The file, at the root.
     file: &'c Path,
     /// The directory that gets the file; `None` at a root that gets no copy.
@@ -73,7 +73,7 @@ impl<'c> Handover<'c> {
         directory: Option<&'c Path>,
         root: Rank,
     ) -> Self {
-        Self { ranks: Ranks { group, root }, file, directory }
+        Self { ranks: TransferRanks { group, root }, file, directory }
     }
 
     /// Copies the file.
@@ -88,7 +88,7 @@ impl<'c> Handover<'c> {
         self.prepare(&plan, &path, &mut have)?;
         self.punch(&plan, source, &path, &mut have)?;
 
-        let own = Pieces::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
+        let own = PieceSet::of(plan.pieces(), |piece| have.as_ref().is_none_or(|have| have.sum(piece) != 0));
         let mut all = own.clone();
         self.ranks.group.all_reduce(&mut all.words, ReduceOp::BitAnd)?;
         let target = have.as_mut().and_then(|have| have.target.as_mut());
@@ -126,12 +126,12 @@ impl<'c> Handover<'c> {
     }
 
     /// Opens the file at the root, and sends its description to all ranks.
-    fn open(&self, options: &Options<'_>) -> Result<(Option<Source>, Opening)> {
+    fn open(&self, options: &Options<'_>) -> Result<(Option<SentFile>, Opening)> {
         if !self.ranks.is_root() {
             return Ok((None, self.agreed(None)?));
         }
         let opened = (|| {
-            let source = Source::open(self.file)?;
+            let source = SentFile::open(self.file)?;
             #[cfg(feature = "safetensors")]
             let source = if options.tensors.is_empty() { source } else { source.only(options.tensors)? };
             let plan = source.plan(options.piece)?;
@@ -162,8 +162,8 @@ impl<'c> Handover<'c> {
     fn writes(
         &self,
         transfer: u64,
-        origin: Option<Origin>,
-        source: Option<&Source>,
+        origin: Option<FileIdentity>,
+        source: Option<&SentFile>,
         path: &Path,
     ) -> Result<bool> {
         let (rank, root) = (self.ranks.group.rank(), self.ranks.root);
@@ -206,8 +206,9 @@ impl<'c> Handover<'c> {
     }
 
     /// Discards the pieces that differ from the source's.
-    fn compare(&self, plan: &FilePlan, source: Option<&Source>, have: &mut Option<Have>) -> Result<()> {
-        let mut found = Pieces::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
+    fn compare(&self, plan: &FilePlan, source: Option<&SentFile>, have: &mut Option<Have>) -> Result<()> {
+        let mut found =
+            PieceSet::of(plan.pieces(), |piece| have.as_ref().is_some_and(|it| it.sum(piece) != 0));
         self.ranks.group.all_reduce(&mut found.words, ReduceOp::BitOr)?;
         if found.is_empty() {
             return Ok(());
@@ -242,14 +243,14 @@ impl<'c> Handover<'c> {
     fn punch(
         &self,
         plan: &FilePlan,
-        source: Option<&Source>,
+        source: Option<&SentFile>,
         path: &Path,
         have: &mut Option<Have>,
     ) -> Result<()> {
         if !plan.is_sparse() {
             return Ok(());
         }
-        let none = || Pieces::of(plan.pieces(), |_| false);
+        let none = || PieceSet::of(plan.pieces(), |_| false);
         let mut holes = source.map_or_else(none, |source| source.holes(plan));
         self.ranks.group.broadcast(&mut holes.words, self.ranks.root)?;
         let punched = self.ranks.meanwhile(|stop| match have {
@@ -267,7 +268,13 @@ impl<'c> Handover<'c> {
     }
 
     /// Buffers for the pieces in flight, on ranks that send or receive pieces.
-    fn buffers(&self, plan: &FilePlan, all: &Pieces, lack: &[bool], path: &Path) -> Result<Vec<Buffer<u8>>> {
+    fn buffers(
+        &self,
+        plan: &FilePlan,
+        all: &PieceSet,
+        lack: &[bool],
+        path: &Path,
+    ) -> Result<Vec<Buffer<u8>>> {
         let rank = self.ranks.group.rank();
         let count = if rank == self.ranks.root || lack.get(rank) == Some(&true) { BUFFERS } else { 0 };
         let bytes = plan.longest();
@@ -302,10 +309,10 @@ impl<'c> Handover<'c> {
     }
 
     /// Syncs the file to the disks of all ranks, then renames it.
-    fn complete(&self, source: Option<&Source>, target: Option<&mut Target>, path: &Path) -> Result<()> {
+    fn complete(&self, source: Option<&SentFile>, target: Option<&mut Target>, path: &Path) -> Result<()> {
         let shared = target.as_deref();
         let synced = self.ranks.meanwhile(|_: &AtomicBool| {
-            source.map_or(Ok(()), Source::unchanged).map_err(|problem| Trouble::new(self.file, problem))?;
+            source.map_or(Ok(()), SentFile::unchanged).map_err(|problem| Trouble::new(self.file, problem))?;
             shared.map_or(Ok(()), Target::sync).map_err(|problem| Trouble::new(path, problem))
         })?;
         self.ranks.agree(synced)?;

@@ -12,12 +12,12 @@ use std::{
 
 use unisono::{Buffer, ProcessGroup, ReduceOp};
 
-use super::agree::{RankOutcome, Ranks, Trouble};
+use super::agree::{RankOutcome, TransferRanks, Trouble};
 use crate::{
     error::{Error, Problem, Result},
-    local::{Source, Target},
+    local::{SentFile, Target},
     options::Progress,
-    plan::{FilePlan, Pieces},
+    plan::{FilePlan, PieceSet},
 };
 
 /// The number of pieces that a rank has in memory: one that is read, one that is sent or received, one that is written, and one
@@ -43,16 +43,16 @@ const TROUBLE: u64 = 2;
 
 /// The transfer of pieces on one rank.
 pub(super) struct PieceStream<'t> {
-    pub ranks: Ranks<'t>,
+    pub ranks: TransferRanks<'t>,
     /// The group of the ranks that send or receive, if this rank is one of them.
     pub members: Option<&'t ProcessGroup>,
     pub plan: &'t FilePlan,
     /// The pieces that all ranks have.
-    pub all: &'t Pieces,
+    pub all: &'t PieceSet,
     /// The pieces that this rank has or does not want.
-    pub own: &'t Pieces,
+    pub own: &'t PieceSet,
     /// At the root, the source and the path of the file.
-    pub source: Option<&'t Source>,
+    pub source: Option<&'t SentFile>,
     pub file: &'t Path,
     /// If this rank writes, the partial file; and the path of the file on this rank.
     pub target: Option<&'t Target>,
@@ -180,7 +180,7 @@ impl PieceStream<'_> {
     }
 
     /// Reads pieces ahead of the one that is sent.
-    fn read(&self, source: &Source, empty: &Receiver<Buffer<u8>>, fill: &Sender<Loaded>, first: &First) {
+    fn read(&self, source: &SentFile, empty: &Receiver<Buffer<u8>>, fill: &Sender<Loaded>, first: &First) {
         for piece in self.all.missing() {
             let Ok(mut buffer) = empty.recv() else { return };
             let (start, len) = self.plan.range(piece);

@@ -201,7 +201,7 @@ fn a_call_that_was_cut_short_is_resumed() {
 #[test]
 fn all_pieces_may_be_there_before_the_name() {
     let (directory, path, bytes) = source(1000);
-    let plan = Source::open(&path).unwrap().plan(100).unwrap();
+    let plan = SentFile::open(&path).unwrap().plan(100).unwrap();
     let to = directory.path().join("1");
     fs::create_dir(&to).unwrap();
     let (target, _) = Target::open(&to, &plan).unwrap();
@@ -325,7 +325,7 @@ fn holes_arrive_as_holes() {
     let bytes = fs::read(&path).unwrap();
     // A rank has received another file of that length, without holes, to the end.
     let to = |rank: usize| directory.path().join(rank.to_string());
-    let plan = Source::open(&path).unwrap().plan(64 * K).unwrap();
+    let plan = SentFile::open(&path).unwrap().plan(64 * K).unwrap();
     fs::create_dir(to(2)).unwrap();
     let (target, _) = Target::open(&to(2), &plan).unwrap();
     let old = vec![7; 64 << 10];
@@ -390,15 +390,15 @@ fn a_root_that_names_a_way_out_is_refused() {
 fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let (directory, path, bytes) = source(250);
     let group = world::alone();
-    let plan = Source::open(&path).unwrap().plan(100).unwrap();
+    let plan = SentFile::open(&path).unwrap().plan(100).unwrap();
     let to = directory.path().join("to");
     fs::create_dir(&to).unwrap();
     let (target, _) = Target::open(&to, &plan).unwrap();
-    let none = Pieces::of(3, |_| false);
-    let own = Pieces::of(3, |piece| piece == 2);
+    let none = PieceSet::of(3, |_| false);
+    let own = PieceSet::of(3, |piece| piece == 2);
     let there = to.join("model");
     let stream = PieceStream {
-        ranks: Ranks { group: &group, root: 0 },
+        ranks: TransferRanks { group: &group, root: 0 },
         members: None,
         plan: &plan,
         all: &none,
@@ -425,7 +425,7 @@ fn long_work_is_waited_for() {
         3,
         |config| config.timeout = Duration::from_millis(400),
         |group| {
-            let ranks = Ranks { group: &group, root: 0 };
+            let ranks = TransferRanks { group: &group, root: 0 };
             let rank = group.rank();
             let work = |_: &AtomicBool| {
                 if rank == 1 {

@@ -17,6 +17,6 @@ mod tests;
 pub(crate) use self::journal::sums as noted;
 pub(crate) use self::{
     marker::Marker,
-    source::{Origin, Source},
+    source::{FileIdentity, SentFile},
     target::{Target, sums},
 };

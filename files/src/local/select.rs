@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
-use super::source::{Extent, Source};
+use super::source::{Extent, SentFile};
 use crate::error::{FileResult, Problem};
 
 /// The longest header that the format allows.
@@ -24,7 +24,7 @@ struct Header<'m> {
     tensors: BTreeMap<&'m str, &'m TensorInfo>,
 }
 
-impl Source {
+impl SentFile {
     /// Selects the tensors whose names fit one of the patterns; only these are sent.
     pub(crate) fn only(mut self, patterns: &[String]) -> FileResult<Self> {
         let (metadata, data) = self.header()?;

@@ -18,7 +18,7 @@ use super::holes::{self, Zeros};
 use crate::{
     checksum::summed,
     error::{FileResult, Problem},
-    plan::{FilePlan, Pieces},
+    plan::{FilePlan, PieceSet},
 };
 
 /// A range of bytes that is contiguous in the file and in the bytes that are sent.
@@ -35,14 +35,14 @@ pub(super) struct Extent {
 /// The identity of a file, in numbers that are the same on all hosts of a network file system (the device number is not). A file
 /// with the same numbers is taken for the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Origin {
+pub(crate) struct FileIdentity {
     inode: u64,
     len: u64,
     /// The modification time: seconds and nanoseconds.
     modified: (i64, i64),
 }
 
-impl Origin {
+impl FileIdentity {
     fn of(about: &Metadata) -> Self {
         Self { inode: about.ino(), len: about.len(), modified: (about.mtime(), about.mtime_nsec()) }
     }
@@ -55,11 +55,11 @@ impl Origin {
 
 /// The file that is sent.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SentFile {
     file: File,
     path: PathBuf,
     /// Its identity when it was opened.
-    origin: Origin,
+    origin: FileIdentity,
     device: u64,
     mode: u32,
     /// True if it occupies less room on the disk than it has bytes, so that it may have holes.
@@ -70,7 +70,7 @@ pub(crate) struct Source {
     parts: Vec<Extent>,
 }
 
-impl Source {
+impl SentFile {
     /// Opens a file, which is sent completely.
     pub(crate) fn open(path: &Path) -> FileResult<Self> {
         let opening = |error| Problem::io("opening it", &error);
@@ -87,7 +87,7 @@ impl Source {
         Ok(Self {
             file,
             path: path.to_owned(),
-            origin: Origin::of(&about),
+            origin: FileIdentity::of(&about),
             device: about.dev(),
             mode: about.mode() & 0o777,
             sparse: about.blocks().saturating_mul(512) < about.len(),
@@ -145,8 +145,8 @@ impl Source {
     }
 
     /// The pieces that lie in holes.
-    pub(crate) fn holes(&self, plan: &FilePlan) -> Pieces {
-        let mut holes = Pieces::of(plan.pieces(), |_| true);
+    pub(crate) fn holes(&self, plan: &FilePlan) -> PieceSet {
+        let mut holes = PieceSet::of(plan.pieces(), |_| true);
         for (start, end) in self.data(0, plan.len) {
             (start / plan.piece..end.div_ceil(plan.piece)).for_each(|piece| holes.remove(piece));
         }
@@ -184,7 +184,12 @@ impl Source {
     }
 
     /// The checksums of these pieces, and 0 for the others. When told to `stop`, returns 0 for the rest.
-    pub(crate) fn sums(&self, plan: &FilePlan, pieces: &Pieces, stop: &AtomicBool) -> FileResult<Vec<u128>> {
+    pub(crate) fn sums(
+        &self,
+        plan: &FilePlan,
+        pieces: &PieceSet,
+        stop: &AtomicBool,
+    ) -> FileResult<Vec<u128>> {
         let (mut bytes, mut zeros) = (vec![0; plan.longest()], Zeros::default());
         let mut sum = |piece| {
             let (start, len) = plan.range(piece);
@@ -206,14 +211,14 @@ impl Source {
     }
 
     /// The identity of the file when it was opened.
-    pub(crate) const fn origin(&self) -> Origin {
+    pub(crate) const fn origin(&self) -> FileIdentity {
         self.origin
     }
 
     /// Fails if the file was modified after it was opened.
     pub(crate) fn unchanged(&self) -> FileResult<()> {
         let now = self.file.metadata().map_err(|error| Problem::io("looking at it", &error))?;
-        let Origin { len, modified, .. } = self.origin;
+        let FileIdentity { len, modified, .. } = self.origin;
         if now.len() != len {
             let how = format!("it had {len} bytes and has {}", now.len());
             return Err(Problem::Changed { how });

@@ -33,7 +33,7 @@ use super::{
 use crate::{
     checksum::{BLOCK, Checksum, digest, summed},
     error::{FileResult, Problem},
-    plan::{FilePlan, MAX_NAME, Pieces, of_piece},
+    plan::{FilePlan, MAX_NAME, PieceSet, of_piece},
 };
 
 /// The ends of the hidden names.
@@ -248,7 +248,7 @@ impl Target {
     }
 
     /// Makes holes of these pieces, and notes their checksums in the journal and in `sums`. Returns early when told to `stop`.
-    pub(crate) fn punch(&self, pieces: &Pieces, sums: &mut [u128], stop: &AtomicBool) -> FileResult<()> {
+    pub(crate) fn punch(&self, pieces: &PieceSet, sums: &mut [u128], stop: &AtomicBool) -> FileResult<()> {
         let mut zeros = Zeros::default();
         for piece in pieces.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
             self.clear(piece)?;

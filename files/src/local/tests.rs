@@ -2,11 +2,11 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, sync::atomic::AtomicBool};
 
-use super::{Source, Target};
+use super::{SentFile, Target};
 use crate::{
     checksum::{BLOCK, digest},
     error::Problem,
-    plan::{FilePlan, Pieces},
+    plan::{FilePlan, PieceSet},
 };
 
 static GO: AtomicBool = AtomicBool::new(false);
@@ -235,7 +235,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
             println!("SKIPPED: a source at {path}: there is none here");
             continue;
         };
-        let refused = Source::open(path.as_ref()).map(drop);
+        let refused = SentFile::open(path.as_ref()).map(drop);
         assert_eq!(refused, Err(Problem::Length { promised: about.len(), more }), "{path}");
     }
 }
@@ -264,12 +264,12 @@ fn holes_are_found_and_made() {
         return;
     }
     let data = fs::read(&path).unwrap();
-    let source = Source::open(&path).unwrap();
+    let source = SentFile::open(&path).unwrap();
     let plan = source.plan(M).unwrap();
     assert!(plan.is_sparse() && (125..1 << 18).contains(&plan.data), "{}", plan.data);
     let holes = source.holes(&plan);
     assert_eq!(holes.iter().collect::<Vec<_>>(), [0, 2, 3, 6, 7]);
-    let all = Pieces::of(plan.pieces(), |_| true);
+    let all = PieceSet::of(plan.pieces(), |_| true);
     let piece = |piece| {
         let (start, len) = plan.range(piece);
         &data[usize::try_from(start).unwrap()..][..len]
@@ -322,7 +322,7 @@ fn a_source_that_changes_is_detected() {
     let path = directory.path().join("source");
     fs::write(&path, bytes(100)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).unwrap();
-    let source = Source::open(&path).unwrap();
+    let source = SentFile::open(&path).unwrap();
     let plan = source.plan(30).unwrap();
     assert_eq!((plan.len, plan.pieces(), plan.mode, plan.name()), (100, 4, 0o751, "source".into()));
     let mut last = [0; 10];
@@ -346,9 +346,9 @@ fn what_is_no_file_is_refused() {
     let pipe = directory.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     for odd in [directory.path(), &pipe, "/dev/null".as_ref()] {
-        assert_eq!(Source::open(odd).map(drop), Err(Problem::NotRegular), "{}", odd.display());
+        assert_eq!(SentFile::open(odd).map(drop), Err(Problem::NotRegular), "{}", odd.display());
     }
-    let missing = Source::open(&directory.path().join("none")).map(drop);
+    let missing = SentFile::open(&directory.path().join("none")).map(drop);
     let code = Some(rustix::io::Errno::NOENT.raw_os_error());
     assert!(matches!(missing, Err(Problem::Io { code: it, .. }) if it == code));
 }
@@ -377,7 +377,7 @@ mod tensors {
 
     fn chosen(path: &Path, patterns: &[&str]) -> FileResult<Vec<u8>> {
         let patterns: Vec<_> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
-        let source = Source::open(path)?.only(&patterns)?;
+        let source = SentFile::open(path)?.only(&patterns)?;
         let plan = source.plan(7)?;
         let mut all = Vec::new();
         for piece in 0..plan.pieces() {

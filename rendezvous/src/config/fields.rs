@@ -6,7 +6,7 @@ use unisono_core::reduce::Reduction;
 use unisono_schedule::{Rank, windows};
 use unisono_transport::ofi::Interfaces;
 
-use super::{Job, Member, StoreAddress, ThreadCores, Token};
+use super::{JobIdentity, Member, StoreAddress, ThreadCores, Token};
 
 /// How a process joins a group, and how the group works. Some fields must be the same on all ranks, as their descriptions say; ranks
 /// compare them when they join. Each rank chooses the other fields for itself.
@@ -120,7 +120,7 @@ impl Config {
     /// Rank, world size and job of this process, for the rendezvous.
     #[must_use]
     pub fn member(&self) -> Member {
-        let job = Job { id: self.job.clone(), token: self.token.clone() };
+        let job = JobIdentity { id: self.job.clone(), token: self.token.clone() };
         Member { rank: self.rank, ranks: self.ranks, job }
     }
 }

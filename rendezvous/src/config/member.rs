@@ -43,7 +43,7 @@ impl fmt::Debug for Token {
 
 /// A job: its id and its secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
+pub struct JobIdentity {
     /// The launcher's id of the job. It tells the job from others at the same address. It proves nothing.
     pub id: String,
     /// The secret that proves that a process belongs to the job.
@@ -51,7 +51,7 @@ pub struct Job {
 }
 
 /// A job without an id, with this token.
-impl From<&str> for Job {
+impl From<&str> for JobIdentity {
     fn from(token: &str) -> Self {
         Self { id: String::new(), token: token.into() }
     }
@@ -65,7 +65,7 @@ pub struct Member {
     /// The world size.
     pub ranks: usize,
     /// The job.
-    pub job: Job,
+    pub job: JobIdentity,
 }
 
 #[cfg(test)]
@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn a_token_is_not_shown() {
-        let shown = format!("{:?}", Job::from("correct horse"));
-        assert_eq!(shown, r#"Job { id: "", token: Token(not shown) }"#);
+        let shown = format!("{:?}", JobIdentity::from("correct horse"));
+        assert_eq!(shown, r#"JobIdentity { id: "", token: Token(not shown) }"#);
         assert_eq!(format!("{:?}", Token::default()), "Token(none)");
     }
 }

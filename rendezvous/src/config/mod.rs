@@ -11,7 +11,7 @@ mod variables;
 
 pub use self::{
     fields::Config,
-    member::{Job, Member, Token},
+    member::{JobIdentity, Member, Token},
     parse::{parse_duration, parse_size},
     store_address::StoreAddress,
     thread_cores::ThreadCores,

@@ -39,7 +39,7 @@ use super::{
     LATECOMERS, LINGER,
     protocol::{self, FORGED, Frame, MAX_FRAME, Reply, ToServer},
 };
-use crate::config::Job;
+use crate::config::JobIdentity;
 
 /// The most time for writing the last messages when the server ends.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ impl StoreServer {
     pub fn bind(
         address: impl ToSocketAddrs,
         ranks: usize,
-        job: impl Into<Job>,
+        job: impl Into<JobIdentity>,
         host: Option<Rank>,
     ) -> Result<Self> {
         let addresses =
@@ -98,7 +98,7 @@ impl StoreServer {
     pub fn serve(
         listener: TcpListener,
         ranks: usize,
-        job: impl Into<Job>,
+        job: impl Into<JobIdentity>,
         host: Option<Rank>,
     ) -> Result<Self> {
         Self::start(listener, ranks, job.into(), host).map_err(|error| refused("tcp", &error))
@@ -131,7 +131,7 @@ impl StoreServer {
         self.address
     }
 
-    fn start(listener: TcpListener, ranks: usize, job: Job, host: Option<Rank>) -> io::Result<Self> {
+    fn start(listener: TcpListener, ranks: usize, job: JobIdentity, host: Option<Rank>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         // With the standard library's backlog of 128 the ranks of a large job would have to wait and try again.
@@ -222,7 +222,7 @@ struct Server {
     accept_after: Option<Instant>,
     control: UnixStream,
     phase: Phase,
-    job: Job,
+    job: JobIdentity,
     host: Option<Rank>,
     connections: BTreeMap<Id, Connection>,
     last: Id,

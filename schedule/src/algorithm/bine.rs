@@ -18,10 +18,10 @@
 
 use super::{
     Plan, Split,
-    binomial::{self, Family},
+    binomial::{self, TreeNeighbours},
     doublings,
-    grid::{Grid, Pairs},
-    halving::{self, Exchanges, Phase, Run, run},
+    grid::{Grid, GridPairs},
+    halving::{self, Exchanges, Phase, PlaceRange, run},
     negabinary, rabenseifner, wrapped,
 };
 use crate::{Collective, Job, Rank, Schedule};
@@ -34,7 +34,7 @@ pub(super) const PLANS: &[Plan] = &[
         split: Split::Two,
         ..plan(
             Collective::AllReduce,
-            |job| halving::schedule(job, Grid::new(job, Pairs::Bine)),
+            |job| halving::schedule(job, Grid::new(job, GridPairs::Bine)),
             |ranks| 2 * doublings(ranks),
         )
     },
@@ -83,17 +83,17 @@ impl Tree {
         node + node.min(self.leaves)
     }
 
-    fn family(&self, job: &Job<'_>) -> Family {
+    fn family(&self, job: &Job<'_>) -> TreeNeighbours {
         let place = wrapped(job.rank + self.ranks - self.root, self.ranks);
         let paired = place < 2 * self.leaves;
         if paired && place % 2 == 1 {
-            return Family { parent: Some(self.rank(place - 1)), children: Vec::new() };
+            return TreeNeighbours { parent: Some(self.rank(place - 1)), children: Vec::new() };
         }
         let label = negabinary::label(if paired { place / 2 } else { place - self.leaves }, self.bits);
         let of = |label| self.rank(self.inner(label));
         let leaf = paired.then(|| self.rank(place + 1));
         let nodes = (0..self.bits.min(label.trailing_zeros() as usize)).map(|bit| of(label | 1 << bit));
-        Family {
+        TreeNeighbours {
             parent: (label > 0).then(|| of(label & (label - 1))),
             children: leaf.into_iter().chain(nodes).collect(),
         }
@@ -152,7 +152,7 @@ impl Butterfly {
     }
 
     /// A run of `len` blocks that begins `ahead` ranks after this one, or the rank count less if that is before it; mirrored for odd ranks.
-    fn around(&self, ahead: usize, len: usize) -> Run {
+    fn around(&self, ahead: usize, len: usize) -> PlaceRange {
         let first = if self.rank.is_multiple_of(2) {
             self.rank + ahead
         } else {
@@ -171,7 +171,7 @@ impl Exchanges for Butterfly {
         self.levels[level].more
     }
 
-    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, Run) {
+    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, PlaceRange) {
         let Growth { len, before, more, after } = self.levels[level];
         let distance = if after { 2 * (len - before) - 1 } else { 2 * before + 1 };
         let forward = after == self.rank.is_multiple_of(2);

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     doublings, wrapped,
 };
 use crate::{
@@ -117,14 +117,14 @@ impl AllGather {
 }
 
 impl Pattern for AllGather {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
         let max_message = match self.chunks {
             // The shorter one of two ranges may be divided into longer messages.
             1 => self.limit.min(self.count.saturating_mul(most)),
             chunks => partition::longest(self.count, chunks),
         };
-        Shape { chunks: self.chunks, turns: self.turns, max_message, ..Shape::default() }
+        PatternShape { chunks: self.chunks, turns: self.turns, max_message, ..PatternShape::default() }
     }
 
     /// Puts a message, and takes the one that the other side put a turn before, so that the wire works during the copy, and two slots
@@ -283,16 +283,16 @@ impl AllToAll {
 
 impl Pattern for AllToAll {
     /// A turn for each block of this rank, one for the first put, and one for each block that arrives.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let sent = self.before[self.levels()];
-        Shape {
+        PatternShape {
             chunks: self.chunks,
             turns: self.ranks + 1 + sent,
             max_message: self.most * self.longest,
             direct: false,
             // Empty messages need scratch, too.
             scratch: (self.lanes * sent).saturating_mul(self.longest).max(1),
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{Job, Rank, Schedule, Span, Step};
 /// One rank's part in a collective. At least two ranks take part.
 pub(super) trait Pattern: Send + 'static {
     /// Its chunks and turns, and the properties of its schedule. They do not change.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> PatternShape;
 
     /// The steps of one turn of one chunk.
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps);
@@ -26,7 +26,7 @@ pub(super) trait Pattern: Send + 'static {
 
 /// The numbers of chunks and turns of a pattern, and the properties of its schedule.
 #[derive(Default)]
-pub(super) struct Shape {
+pub(super) struct PatternShape {
     /// The number of chunks; without one there is no step.
     pub chunks: usize,
     /// The number of turns that each chunk takes on this rank.
@@ -133,7 +133,7 @@ impl Steps {
 /// The schedule of a pattern.
 pub(super) struct Lanes<P> {
     pattern: P,
-    shape: Shape,
+    shape: PatternShape,
     lanes: Vec<Lane>,
 }
 
@@ -213,8 +213,8 @@ pub(super) struct Alone {
 }
 
 impl Pattern for Alone {
-    fn shape(&self) -> Shape {
-        Shape { chunks: usize::from(self.count > 0), turns: 1, ..Shape::default() }
+    fn shape(&self) -> PatternShape {
+        PatternShape { chunks: usize::from(self.count > 0), turns: 1, ..PatternShape::default() }
     }
 
     fn turn(&self, _: usize, _: usize, steps: &mut Steps) {

@@ -11,14 +11,14 @@
 
 use std::sync::Arc;
 
-use super::{Plan, chunks::Shape};
+use super::{Plan, chunks::PatternShape};
 use crate::{Job, Place, Rank, Schedule, Span, Step, Uneven};
 
 /// One rank's part in a collective of several stages. At least two ranks take part.
 pub(super) trait Stages: Send + 'static {
     /// Its chunks, its stages (turns), and the properties of its schedule; as scratch, the elements that each lane needs besides those
     /// of the stages' schedules. They do not change.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> PatternShape;
 
     /// A stage of a chunk on this rank; `None` if it does not take part. Of one stage, no chunk is longer than chunk 0.
     fn stage(&self, chunk: usize, stage: usize) -> Option<StagePart>;
@@ -26,13 +26,13 @@ pub(super) trait Stages: Send + 'static {
 
 /// What a rank does in a stage.
 pub(super) enum StagePart {
-    Among(Stage),
+    Among(AlgorithmStage),
     /// Steps in the memory of the whole, of a schedule of one lane.
     Steps(Box<dyn Iterator<Item = Step> + Send>),
 }
 
 /// An algorithm among some of the ranks.
-pub(super) struct Stage {
+pub(super) struct AlgorithmStage {
     /// The algorithm's plan.
     pub plan: &'static Plan,
     /// The ranks that take part.
@@ -69,7 +69,7 @@ pub(super) struct At {
 /// The schedule of a pattern.
 pub(super) struct Composed<P> {
     pattern: P,
-    shape: Shape,
+    shape: PatternShape,
     /// The elements of scratch of each lane.
     room: usize,
     sources: Vec<Rank>,
@@ -90,7 +90,7 @@ enum Running {
 
 /// An algorithm whose steps are taken.
 struct Inner {
-    stage: Stage,
+    stage: AlgorithmStage,
     schedule: Box<dyn Schedule>,
     /// The first element of the lane's scratch, and of that of the schedule.
     lane: usize,
@@ -111,7 +111,7 @@ impl At {
     }
 }
 
-impl Stage {
+impl AlgorithmStage {
     /// A stage whose root, if it has one, is the first member.
     pub(super) const fn new(
         plan: &'static Plan,

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     shown, wrapped,
 };
 use crate::{
@@ -275,7 +275,7 @@ impl Direct {
 impl Pattern for Direct {
     /// A turn to send to each other rank, and one to receive from each; if contributions are reduced in order, also one to free
     /// each slot after all were reduced.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let others = self.ranks - 1;
         let max_message = if self.long {
             0
@@ -288,12 +288,12 @@ impl Pattern for Direct {
             let longest = partition::longest(self.count - self.heads * self.head, self.chunks - self.heads);
             if self.heads > 0 { longest.max(self.head) } else { longest }
         };
-        Shape {
+        PatternShape {
             chunks: self.chunks.max(self.pairwise),
             turns: if self.leaf() { 1 } else { others * if self.ordered { 3 } else { 2 } + 1 },
             max_message,
             direct: self.long || self.heads > 0,
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

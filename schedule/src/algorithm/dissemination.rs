@@ -6,7 +6,7 @@
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     doublings, wrapped,
 };
 use crate::{Collective, Rank, Span, cost::Alike};
@@ -33,8 +33,8 @@ impl Barrier {
 }
 
 impl Pattern for Barrier {
-    fn shape(&self) -> Shape {
-        Shape { chunks: 1, turns: doublings(self.ranks), ..Shape::default() }
+    fn shape(&self) -> PatternShape {
+        PatternShape { chunks: 1, turns: doublings(self.ranks), ..PatternShape::default() }
     }
 
     fn turn(&self, _: usize, turn: usize, steps: &mut Steps) {

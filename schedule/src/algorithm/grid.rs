@@ -2,14 +2,14 @@
 
 use super::{
     doublings,
-    halving::{Exchanges, Phase, Run, run},
+    halving::{Exchanges, Phase, PlaceRange, run},
     negabinary, wrapped,
 };
 use crate::{Job, Rank};
 
 /// The pairs of a grid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pairs {
+pub(super) enum GridPairs {
     /// The first are half of all ranks apart, and a block's place is its rank.
     Far,
     /// The first are neighbours, and the next are twice as far apart.
@@ -26,7 +26,7 @@ pub(super) struct Grid {
     bits: usize,
     seats: usize,
     levels: usize,
-    pairs: Pairs,
+    pairs: GridPairs,
     rank: Rank,
     row: usize,
     seat: usize,
@@ -38,13 +38,13 @@ const fn reversed(number: usize, bits: usize) -> usize {
 }
 
 impl Grid {
-    pub(super) fn new(job: &Job<'_>, pairs: Pairs) -> Self {
+    pub(super) fn new(job: &Job<'_>, pairs: GridPairs) -> Self {
         let (ranks, rank, bits) = (job.ranks, job.rank, job.ranks.trailing_zeros() as usize);
         let seats = ranks >> bits;
         let (row, seat) = match pairs {
-            Pairs::Far => (rank / seats, rank % seats),
-            Pairs::Near => (reversed(rank, bits), rank >> bits),
-            Pairs::Bine => (reversed(negabinary::part(rank, bits), bits), rank >> bits),
+            GridPairs::Far => (rank / seats, rank % seats),
+            GridPairs::Near => (reversed(rank, bits), rank >> bits),
+            GridPairs::Bine => (reversed(negabinary::part(rank, bits), bits), rank >> bits),
         };
         Self { ranks, bits, seats, levels: bits + doublings(seats), pairs, rank, row, seat }
     }
@@ -53,15 +53,15 @@ impl Grid {
     fn across(&self, bit: usize) -> Rank {
         let level = self.bits - 1 - bit;
         match self.pairs {
-            Pairs::Far => (self.row ^ 1 << bit) * self.seats + self.seat,
-            Pairs::Near => self.rank ^ 1 << level,
-            Pairs::Bine => negabinary::partner(self.rank, level, self.ranks),
+            GridPairs::Far => (self.row ^ 1 << bit) * self.seats + self.seat,
+            GridPairs::Near => self.rank ^ 1 << level,
+            GridPairs::Bine => negabinary::partner(self.rank, level, self.ranks),
         }
     }
 
     /// The rank in another seat of this row.
     fn beside(&self, seat: usize) -> Rank {
-        if self.pairs == Pairs::Far {
+        if self.pairs == GridPairs::Far {
             self.row * self.seats + seat
         } else {
             seat << self.bits | self.rank & ((1 << self.bits) - 1)
@@ -99,7 +99,7 @@ impl Exchanges for Grid {
         }
     }
 
-    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, Run) {
+    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, PlaceRange) {
         let halves = phase == Phase::Halving;
         if level < self.bits {
             let bit = self.bits - 1 - level;

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::chunks::{Lanes, Pattern, Shape, Steps};
+use super::chunks::{Lanes, Pattern, PatternShape, Steps};
 use crate::{
     Collective, Job, Rank, Schedule, Span, Step,
     partition::{self, Blocks, Pieces},
@@ -22,10 +22,10 @@ pub(super) enum Phase {
 }
 
 /// Consecutive places, as two ranges if they wrap around the end of a row; otherwise the second range is empty.
-pub(super) type Run = [Range<usize>; 2];
+pub(super) type PlaceRange = [Range<usize>; 2];
 
 /// `len` places from `start` on, which continue at `low` after `high - 1`.
-pub(super) fn run(start: usize, len: usize, low: usize, high: usize) -> Run {
+pub(super) fn run(start: usize, len: usize, low: usize, high: usize) -> PlaceRange {
     let head = len.min(high - start);
     [start..start + head, low..low + (len - head)]
 }
@@ -40,7 +40,7 @@ pub(super) trait Exchanges: Send + 'static {
     fn blocks(&self, level: usize) -> usize;
 
     /// The rank to which this one sends at a level, or from which it gets, and the places of the blocks.
-    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, Run);
+    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, PlaceRange);
 
     /// The first and the number of the blocks of which this rank has sums after the first level.
     fn kept(&self) -> (usize, usize);
@@ -169,7 +169,7 @@ impl<E: Exchanges> Halving<E> {
     }
 
     /// The `nth` messages of a run: one in each of its ranges.
-    fn messages(&self, run: &Run, nth: usize, mut each: impl FnMut(Range<usize>)) {
+    fn messages(&self, run: &PlaceRange, nth: usize, mut each: impl FnMut(Range<usize>)) {
         for places in run {
             let start = places.start + nth * self.most;
             if start < places.end {
@@ -250,10 +250,10 @@ impl<E: Exchanges> Halving<E> {
 }
 
 impl<E: Exchanges> Pattern for Halving<E> {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let longest = partition::longest(self.count, self.chunks);
         let phases = if self.collective == Collective::AllReduce { 2 } else { 1 };
-        Shape {
+        PatternShape {
             chunks: self.chunks,
             turns: phases * self.phase,
             max_message: match self.whole {
@@ -262,7 +262,7 @@ impl<E: Exchanges> Pattern for Halving<E> {
             },
             direct: self.direct_from.is_some(),
             scratch: self.scratch(),
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     doublings, wrapped,
 };
 use crate::{
@@ -315,7 +315,7 @@ impl Pat {
 }
 
 impl Pattern for Pat {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let (sent_on, longest) = (self.offsets[self.kept()], partition::longest(self.count, self.chunks));
         // Empty spans need scratch, too.
         let scratch = match (self.gathers, self.packs()) {
@@ -331,13 +331,13 @@ impl Pattern for Pat {
             _ if self.chunks == 1 => sent_on.max(1),
             _ => self.lanes * self.kept() * longest,
         };
-        Shape {
+        PatternShape {
             chunks: self.chunks,
             turns: self.turns.len(),
             max_message: self.most * longest,
             direct: self.direct_from.is_some(),
             scratch,
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

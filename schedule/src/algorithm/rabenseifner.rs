@@ -17,7 +17,7 @@
 
 use super::{
     Plan, Split, doublings,
-    grid::{Grid, Pairs},
+    grid::{Grid, GridPairs},
     halving,
 };
 use crate::{Collective, cost::Alike};
@@ -47,9 +47,9 @@ const fn plan(collective: Collective) -> Plan {
     }
 }
 
-const fn pairs(collective: Collective) -> Pairs {
+const fn pairs(collective: Collective) -> GridPairs {
     match collective {
-        Collective::AllReduce => Pairs::Near,
-        _ => Pairs::Far,
+        Collective::AllReduce => GridPairs::Near,
+        _ => GridPairs::Far,
     }
 }

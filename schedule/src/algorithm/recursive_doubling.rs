@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
 };
 use crate::{
     Collective, Job, Place, Rank, Span, Step,
@@ -102,10 +102,10 @@ impl AllReduce {
 }
 
 impl Pattern for AllReduce {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let turns = if self.base.is_some() { 1 } else { self.levels + 2 };
         let max_message = partition::longest(self.count, self.chunks);
-        Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
+        PatternShape { chunks: self.chunks, turns, max_message, ..PatternShape::default() }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {

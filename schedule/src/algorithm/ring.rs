@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     wrapped,
 };
 use crate::{
@@ -110,7 +110,7 @@ impl Ring {
 }
 
 impl Pattern for Ring {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let longest = partition::longest(self.count, self.chunks);
         let (turns, max_message) = match self.collective {
             Collective::AllReduce => (2 * self.ranks - 1, partition::longest(longest, self.ranks)),
@@ -118,7 +118,7 @@ impl Pattern for Ring {
             _ => (self.ranks, longest),
         };
         let direct = self.direct_from.is_some();
-        Shape { chunks: self.chunks, turns, max_message, direct, ..Shape::default() }
+        PatternShape { chunks: self.chunks, turns, max_message, direct, ..PatternShape::default() }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use super::{
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     wrapped,
 };
 use crate::{Collective, Job, Rank, Schedule, Showing, Shown, Span, Step, partition};
@@ -175,9 +175,14 @@ impl Shows {
 impl Pattern for Shows {
     /// A turn to show this rank's elements, one to view those of each other rank, one for each rank to reduce or copy, and one to
     /// settle.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let shows = self.chunk.saturating_mul(self.blocks());
-        Shape { chunks: self.chunks, turns: 2 * self.ranks + 1, shows: Some(shows), ..Shape::default() }
+        PatternShape {
+            chunks: self.chunks,
+            turns: 2 * self.ranks + 1,
+            shows: Some(shows),
+            ..PatternShape::default()
+        }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::{
     Plan,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
 };
 use crate::{Collective, Job, Rank, Span, Step, partition};
 
@@ -227,7 +227,7 @@ impl Star {
 }
 
 impl Pattern for Star {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let (up, down) = self.messages();
         let (takes, puts) = self.hub_turns();
         let blocks = match self.collective {
@@ -235,12 +235,12 @@ impl Pattern for Star {
             Collective::AllToAll => self.ranks,
             _ => 0,
         };
-        Shape {
+        PatternShape {
             chunks: if self.separate() { self.up.messages() } else { 1 },
             turns: if self.rank == HUB { takes + 1 + puts } else { up + down },
             max_message: self.up.longest().max(self.down.longest()),
             scratch: if self.rank == HUB { self.up.len().saturating_mul(blocks) } else { 0 },
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

@@ -37,7 +37,7 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     doublings, wrapped,
 };
 use crate::{Collective, Job, Rank, Schedule, Span, Step, partition};
@@ -189,13 +189,13 @@ impl TwoTrees {
 
 impl Pattern for TwoTrees {
     /// A chunk is a round that goes up and the one that went up `delay` rounds before and comes down.
-    fn shape(&self) -> Shape {
-        Shape {
+    fn shape(&self) -> PatternShape {
+        PatternShape {
             chunks: self.rounds + self.delay,
             turns: 2 * (usize::from(self.ways.0) + usize::from(self.ways.1)),
             max_message: partition::longest(partition::longest(self.count, self.rounds), HALVES),
             direct: self.direct_from.is_some(),
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::{
     Plan, Split,
-    chunks::{Lanes, Pattern, Shape, Steps},
+    chunks::{Lanes, Pattern, PatternShape, Steps},
     shown, wrapped,
 };
 use crate::{Collective, Job, Rank, Schedule, Showing, Span, Step, cost::Alike, partition};
@@ -63,16 +63,16 @@ impl TwoShot {
 }
 
 impl Pattern for TwoShot {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         // Send the pieces of the others, reduce this rank's piece, free its slots (if it is reduced in order), send it to the
         // others, receive theirs: n-1 turns each.
         let phases = if self.ordered { 5 } else { 4 };
-        Shape {
+        PatternShape {
             chunks: self.rounds,
             turns: phases * (self.ranks - 1),
             max_message: partition::longest(partition::longest(self.count, self.rounds), self.ranks),
             direct: self.direct,
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

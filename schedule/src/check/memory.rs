@@ -110,7 +110,7 @@ impl SpanLocation {
 }
 
 /// Input, output and scratch of one rank.
-pub(super) struct Memory {
+pub(super) struct RankMemory {
     /// Indexed by [`OwnMemory`].
     parts: [Vec<Cell>; 3],
     input: Room,
@@ -124,7 +124,7 @@ struct Room {
     len: usize,
 }
 
-impl Memory {
+impl RankMemory {
     pub(super) fn new(setup: &Setup<'_>, rank: Rank, scratch: usize) -> Option<Self> {
         let job = &setup.job_of(rank);
         let (inputs, outputs) = job.lengths()?;

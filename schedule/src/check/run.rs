@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     Fault, Report, Setup, Traffic, Violation,
-    memory::{Area, Cell, Memory, SpanLocation, everyone},
+    memory::{Area, Cell, RankMemory, SpanLocation, everyone},
     policy::{Action, PendingEvents, Policy},
     shown::Shows,
-    state::{CheckedFlow, Lane, LaneId, Past, Put},
+    state::{CheckedFlow, CheckedPut, Lane, LaneId, Past},
 };
 use crate::{Collective, Place, Rank, Schedule, Span, Step};
 
@@ -29,8 +29,8 @@ pub(super) struct Checker<'a> {
     pub(super) flows: Vec<CheckedFlow>,
     /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
     pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
-    pub(super) memories: Vec<Memory>,
-    pub(super) puts: Vec<Put>,
+    pub(super) memories: Vec<RankMemory>,
+    pub(super) puts: Vec<CheckedPut>,
     /// The puts of each rank that have not arrived.
     pub(super) under_way: Vec<Vec<usize>>,
     /// The ranks that each rank has heard of, as bits.
@@ -55,7 +55,7 @@ impl<'a> Checker<'a> {
             Violation { rank, lane: 0, step: 0, fault: Fault::Shape { what, found, wanted } }
         };
         let memory = |(rank, schedule): (Rank, &dyn Schedule)| {
-            Memory::new(setup, rank, schedule.scratch()).ok_or_else(|| too_long(rank))
+            RankMemory::new(setup, rank, schedule.scratch()).ok_or_else(|| too_long(rank))
         };
         let memories = schedules.iter().map(|it| &**it).enumerate().map(memory).collect::<Result<_, _>>()?;
         let mut agenda = PendingEvents::new(setup.policy, setup.seed);
@@ -255,7 +255,7 @@ impl<'a> Checker<'a> {
         state.unsent += 1;
         let step = state.steps;
         let put = self.puts.len();
-        self.puts.push(Put { by, step, to, number, source, past, lands });
+        self.puts.push(CheckedPut { by, step, to, number, source, past, lands });
         self.under_way[rank].push(put);
         self.agenda.add(Action::Arrive { put, to, lane });
         Ok(())
@@ -263,7 +263,7 @@ impl<'a> Checker<'a> {
 
     /// Reads the source of a put and delivers its message.
     fn arrive(&mut self, put: usize) -> Result<(), Violation> {
-        let Put { by: LaneId { rank: from, lane }, to, number, ref source, past, ref lands, .. } =
+        let CheckedPut { by: LaneId { rank: from, lane }, to, number, ref source, past, ref lands, .. } =
             self.puts[put];
         let (lands, cells) = (lands.clone(), self.cells(from, source).to_vec());
         self.under_way[from].retain(|&it| it != put);
@@ -282,7 +282,7 @@ impl<'a> Checker<'a> {
     }
 
     fn sent(&mut self, put: usize) {
-        let Put { by, ref source, .. } = self.puts[put];
+        let CheckedPut { by, ref source, .. } = self.puts[put];
         if let Area::Slot { flow, slot } = source.area {
             self.flows[flow].slots[slot].readers -= 1;
             self.release(flow);

@@ -109,7 +109,7 @@ pub(super) struct Slot {
     pub(super) past: Past,
 }
 
-pub(super) struct Put {
+pub(super) struct CheckedPut {
     pub(super) by: LaneId,
     /// The step of its lane.
     pub(super) step: usize,
@@ -126,10 +126,10 @@ pub(super) struct Put {
 pub(super) struct Writes {
     pub(super) sent: usize,
     /// The writes that were sent and not awaited, in order.
-    pub(super) open: VecDeque<Open>,
+    pub(super) open: VecDeque<OpenWrite>,
 }
 
-pub(super) struct Open {
+pub(super) struct OpenWrite {
     pub(super) lands: Range<usize>,
     pub(super) landed: bool,
     pub(super) past: Past,

@@ -6,7 +6,7 @@ use super::{
     Fault, Violation,
     memory::{Area, Cell, OwnMemory, SpanLocation, overlap},
     run::Checker,
-    state::{LaneId, Open},
+    state::{LaneId, OpenWrite},
 };
 use crate::{Place, Rank, Span};
 
@@ -38,7 +38,7 @@ impl Checker<'_> {
         self.exposed[to].push((by.rank, lands.clone()));
         let writes = &mut self.flows[flow].writes;
         writes.sent += 1;
-        writes.open.push_back(Open { lands, landed: false, past });
+        writes.open.push_back(OpenWrite { lands, landed: false, past });
         Ok(())
     }
 

@@ -14,8 +14,8 @@
 //! Usually the schedules of all ranks are simulated. If all ranks do the same at the same time, one rank is simulated for all, so
 //! that ten thousand ranks take no longer than one.
 
-mod event_queue;
 mod bound;
+mod event_queue;
 mod fabric;
 mod flow;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use unisono_engine::{
     CompletionAction, Done, Outbound, Place, RequestKind,
-    call::{Form, Kind},
+    call::{Form, MessageKind},
     memory::{Borrowed, Operand},
 };
 use unisono_schedule::Rank;
@@ -195,7 +195,7 @@ impl Handle {
     ) -> Result<RequestKind> {
         self.partner("send", to)?;
         let Operand { memory: source, .. } = memory.clone().found_in(&self.shared.runtime.registry);
-        let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len / dtype.size() };
+        let kind = MessageKind { form, dtype, alias: Alias::NONE, count: source.len / dtype.size() };
         Ok(RequestKind::Send(Outbound { to, tag: tag.into(), kind, source }))
     }
 

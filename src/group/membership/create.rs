@@ -6,7 +6,7 @@
 
 use unisono_engine::{
     CommIds, MAX_RANKS, Outbound, Place, Receipts, RequestKind,
-    call::{Form, Kind},
+    call::{Form, MessageKind},
     memory::Borrowed,
 };
 use unisono_schedule::Rank;
@@ -149,7 +149,8 @@ impl Exchange<'_> {
     }
 
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
-        let kind = Kind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
+        let kind =
+            MessageKind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
         let source = Borrowed::apart(words, &mut []).input.memory;
         let send = |to| RequestKind::Send(Outbound { to, tag: self.tag, kind, source: source.clone() });
         self.run(to.into_iter().map(send).collect()).map(drop)

@@ -8,7 +8,7 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Job, Member},
+    config::{JobIdentity, Member},
     error::Refusal,
     rendezvous::{Store, exchange},
 };
@@ -20,9 +20,9 @@ const LATE: Duration = Duration::from_millis(400);
 
 #[test]
 fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
-    let with_id = |id: &str| Job { id: id.into(), ..Job::from("test") };
+    let with_id = |id: &str| JobIdentity { id: id.into(), ..JobIdentity::from("test") };
     for (job, ranks) in
-        [(Job::from("another"), 2), (with_id("next"), 2), ("test".into(), 3), ("test".into(), 2)]
+        [(JobIdentity::from("another"), 2), (with_id("next"), 2), ("test".into(), 3), ("test".into(), 2)]
     {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = tcp(listener.local_addr().unwrap().port(), false);

@@ -9,7 +9,7 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Job, Member, StoreAddress},
+    config::{JobIdentity, Member, StoreAddress},
     error::Refusal,
     rendezvous::{Store, exchange},
 };
@@ -20,7 +20,7 @@ use super::world::{One, after, soon};
 const NOWHERE: &str = "203.0.113.1";
 
 fn member(rank: usize, ranks: usize, id: &str) -> Member {
-    Member { rank, ranks, job: Job { id: id.into(), ..Job::from("test") } }
+    Member { rank, ranks, job: JobIdentity { id: id.into(), ..JobIdentity::from("test") } }
 }
 
 /// Ports that are free now.

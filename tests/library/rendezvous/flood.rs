@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::net::sockopt::set_socket_linger;
-use unisono::{config::Job, rendezvous::StoreServer};
+use unisono::{config::JobIdentity, rendezvous::StoreServer};
 
 use super::{
     raw::{PREAMBLE, connect, hello},
@@ -62,7 +62,7 @@ fn a_separate_store() {
     log_to_stderr();
     let (at, token) = message.split_once(' ').unwrap();
     let listener = TcpListener::bind(at).unwrap();
-    let server = StoreServer::serve(listener, 2, Job::from(token), None).unwrap();
+    let server = StoreServer::serve(listener, 2, JobIdentity::from(token), None).unwrap();
     println!("serves {}", server.address());
     let _ = std::io::stdin().read(&mut [0]);
 }

@@ -9,7 +9,7 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Job, Member},
+    config::{JobIdentity, Member},
     error::Refusal,
     rendezvous::{MAX_KEY, Store, StoreServer},
 };
@@ -77,7 +77,7 @@ fn other_jobs_and_other_versions_are_refused() {
     let (server, address) = server(2);
     let error = Store::open(&address, &stranger(1, 2), soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { rank: 1, refusal: Refusal::Token, .. }), "{error}");
-    let other = Job { id: "slurm-7.0".into(), ..Job::from("test") };
+    let other = JobIdentity { id: "slurm-7.0".into(), ..JobIdentity::from("test") };
     let error = Store::open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
     let wanted = Refusal::Job { store: String::new(), ours: "slurm-7.0".into() };
     assert!(matches!(&error, Error::Refused { rank: 1, refusal, .. } if *refusal == wanted), "{error}");

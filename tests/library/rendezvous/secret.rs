@@ -9,7 +9,7 @@ use std::{
 
 use unisono::{
     Error, Failure,
-    config::{Job, Member},
+    config::{JobIdentity, Member},
     error::Refusal,
     rendezvous::Store,
 };
@@ -171,7 +171,7 @@ fn a_server_without_the_token_learns_nothing() {
 
 #[test]
 fn jobs_without_a_token_meet_and_are_told_apart_by_their_ids() {
-    let job = |id: &str| Job { id: id.into(), ..Job::default() };
+    let job = |id: &str| JobIdentity { id: id.into(), ..JobIdentity::default() };
     let long = "x".repeat(1000);
     for id in ["", "slurm-5.0", &long] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -7,14 +7,14 @@ const MAGIC: &[u8; 12] = b"unisono-mux\x01";
 
 /// The parts of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct AddressParts<'a> {
     pub(super) scope: u128,
     /// Empty where there is no shared memory.
     pub(super) shm: &'a [u8],
     pub(super) fabric: &'a [u8],
 }
 
-impl<'a> Parts<'a> {
+impl<'a> AddressParts<'a> {
     pub(super) fn address(&self) -> Address {
         let Self { scope, shm, fabric } = self;
         let lens = [shm, fabric].map(|part| (part.len() as u64).to_le_bytes());
@@ -38,18 +38,18 @@ mod tests {
     #[test]
     fn an_address_is_whole_or_none() {
         for (shm, fabric) in [(&b"near"[..], &b"a far address"[..]), (b"", b"far"), (b"", b"")] {
-            let parts = Parts { scope: 7 << 100, shm, fabric };
+            let parts = AddressParts { scope: 7 << 100, shm, fabric };
             let Address(bytes) = parts.address();
-            assert_eq!(Parts::parse(&bytes), Some(parts));
+            assert_eq!(AddressParts::parse(&bytes), Some(parts));
             for cut in 0..bytes.len() {
-                assert_eq!(Parts::parse(&bytes[..cut]), None, "{cut} bytes");
-                assert_eq!(Parts::parse(&bytes[bytes.len() - cut..]), None, "the last {cut} bytes");
+                assert_eq!(AddressParts::parse(&bytes[..cut]), None, "{cut} bytes");
+                assert_eq!(AddressParts::parse(&bytes[bytes.len() - cut..]), None, "the last {cut} bytes");
             }
-            assert_eq!(Parts::parse(&[&bytes[..], &[0]].concat()), None);
+            assert_eq!(AddressParts::parse(&[&bytes[..], &[0]].concat()), None);
             for place in [MAGIC.len() - 1, MAGIC.len() + 16, MAGIC.len() + 24 + 7] {
                 let mut other = bytes.clone();
                 other[place] ^= 0x80;
-                assert_eq!(Parts::parse(&other), None, "byte {place}");
+                assert_eq!(AddressParts::parse(&other), None, "byte {place}");
             }
         }
     }

@@ -34,7 +34,7 @@ mod tests;
 
 use std::{collections::HashMap, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-use address::Parts;
+use address::AddressParts;
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
@@ -121,7 +121,7 @@ impl Mux {
     #[must_use]
     pub fn new(scope: u128, shm: Option<shm::Endpoint>, fabric: Box<dyn Transport>) -> Self {
         let near = shm.as_ref().map_or(&[][..], |shm| &shm.address().0);
-        let address = Parts { scope, shm: near, fabric: &fabric.address().0 }.address();
+        let address = AddressParts { scope, shm: near, fabric: &fabric.address().0 }.address();
         let limits = limits(scope, shm.as_ref().map(|shm| shm.limits()), fabric.limits());
         Self {
             scope,
@@ -167,7 +167,7 @@ unsafe impl Transport for Mux {
             return Ok(*peer);
         }
         let bad = |reason: String| Error::bad_address(address, &self.limits.provider, reason);
-        let Some(Parts { scope, shm: near, fabric: far }) = Parts::parse(&address.0) else {
+        let Some(AddressParts { scope, shm: near, fabric: far }) = AddressParts::parse(&address.0) else {
             return Err(bad("it is of another kind or version, or not whole".into()));
         };
         let (way, place) = match &mut self.shm {

@@ -353,12 +353,12 @@ fn an_address_is_refused_by_the_part_that_would_serve_it() {
     let hub = Hub::new();
     let (mut here, there) = (near(5, Box::new(hub.open())), near(5, Box::new(hub.open())));
     let Address(bytes) = there.address();
-    let parts = Parts::parse(bytes).unwrap();
+    let parts = AddressParts::parse(bytes).unwrap();
     let bad = [
-        Parts { shm: b"near", ..parts },
-        Parts { shm: parts.fabric, ..parts },
-        Parts { scope: 6, fabric: b"far", ..parts },
-        Parts { shm: b"", fabric: parts.shm, ..parts },
+        AddressParts { shm: b"near", ..parts },
+        AddressParts { shm: parts.fabric, ..parts },
+        AddressParts { scope: 6, fabric: b"far", ..parts },
+        AddressParts { shm: b"", fabric: parts.shm, ..parts },
     ];
     for parts in bad {
         let refused = here.connect(&parts.address());
@@ -369,8 +369,8 @@ fn an_address_is_refused_by_the_part_that_would_serve_it() {
     }
     assert_eq!(here.connect(there.address()).unwrap(), Peer(0));
     // Another address of the same endpoint.
-    assert_eq!(here.connect(&Parts { fabric: b"", ..parts }.address()).unwrap(), Peer(0));
-    assert_eq!(here.connect(&Parts { scope: 6, ..parts }.address()).unwrap(), Peer(1));
+    assert_eq!(here.connect(&AddressParts { fabric: b"", ..parts }.address()).unwrap(), Peer(0));
+    assert_eq!(here.connect(&AddressParts { scope: 6, ..parts }.address()).unwrap(), Peer(1));
 }
 
 /// What wakes a sleeper.

@@ -18,7 +18,7 @@ pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<En
 
 /// The place where peers reach an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Place {
+pub(super) struct EndpointPlace {
     pub(super) name: Name,
     /// The first bytes of all that is sent to this endpoint.
     pub(super) token: EndpointToken,
@@ -26,7 +26,7 @@ pub(super) struct Place {
     pub(super) proof: EndpointToken,
 }
 
-impl Place {
+impl EndpointPlace {
     /// A place that no other endpoint has and no process can guess.
     pub(super) fn new() -> Result<Self, Error> {
         Ok(Self { name: random()?, token: random()?, proof: random()? })
@@ -70,18 +70,18 @@ mod tests {
 
     #[test]
     fn an_address_is_whole_or_none() {
-        let place = Place::new().unwrap();
+        let place = EndpointPlace::new().unwrap();
         let bytes = place.bytes();
-        assert_eq!(Place::parse(&bytes), Some(place));
+        assert_eq!(EndpointPlace::parse(&bytes), Some(place));
         assert_eq!(place.address().0, bytes);
-        assert_ne!(Place::new().unwrap(), place);
+        assert_ne!(EndpointPlace::new().unwrap(), place);
         for cut in 0..LEN {
-            assert_eq!(Place::parse(&bytes[..cut]), None, "{cut} bytes");
-            assert_eq!(Place::parse(&bytes[LEN - cut..]), None, "the last {cut} bytes");
+            assert_eq!(EndpointPlace::parse(&bytes[..cut]), None, "{cut} bytes");
+            assert_eq!(EndpointPlace::parse(&bytes[LEN - cut..]), None, "the last {cut} bytes");
         }
-        assert_eq!(Place::parse(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(EndpointPlace::parse(&[&bytes[..], &[0]].concat()), None);
         let mut other = bytes;
         other[MAGIC.len() - 1] += 1;
-        assert_eq!(Place::parse(&other), None, "another version");
+        assert_eq!(EndpointPlace::parse(&other), None, "another version");
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    error::Stop,
+    error::StopCause,
     segment::{self, Access, Segment},
 };
 use crate::Error;
@@ -33,7 +33,7 @@ impl Board {
         Ok((file, Self(segment)))
     }
 
-    pub(super) fn of_peer(file: &OwnedFd) -> Result<Self, Stop> {
+    pub(super) fn of_peer(file: &OwnedFd) -> Result<Self, StopCause> {
         Ok(Self(Segment::of_peer(file, 0, LEN, Access::Read)?))
     }
 

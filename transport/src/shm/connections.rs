@@ -4,9 +4,9 @@ use std::{mem, time::Duration};
 
 use super::{
     Endpoint, Known, LOOK_IDLE,
-    control::Message,
+    control::ConnectionMessage,
     descriptor::Owner,
-    error::{self, Stop},
+    error::{self, StopCause},
     incoming::Incoming,
     outgoing::ConnectionState,
     socket::{self, Accepted, PeerState},
@@ -82,8 +82,8 @@ impl Endpoint {
                 }
                 return Ok(());
             }
-            Err(Stop::Peer(failure)) => (Ok(()), Some(failure)),
-            Err(Stop::Error(error)) => (Err(error), None),
+            Err(StopCause::Peer(failure)) => (Ok(()), Some(failure)),
+            Err(StopCause::Error(error)) => (Err(error), None),
         };
         self.drop_incoming(connection, failure);
         result
@@ -95,7 +95,7 @@ impl Endpoint {
         if incoming.ended.is_none() {
             crate::log::debug!(?failure, "a connection is dropped");
             self.poller.remove(&incoming.link);
-            incoming.link.say(&Message::Dropped);
+            incoming.link.say(&ConnectionMessage::Dropped);
         }
         let known = self.peers.iter().position(|peer| peer.place.name == incoming.from);
         if let (Some(failure), Some(peer)) = (failure, known) {
@@ -110,10 +110,10 @@ impl Endpoint {
     }
 
     /// Latches a peer's failure, or returns an error of this endpoint.
-    pub(super) fn fail(&mut self, peer: usize, stop: Stop) -> Result<(), Error> {
+    pub(super) fn fail(&mut self, peer: usize, stop: StopCause) -> Result<(), Error> {
         match stop {
-            Stop::Error(error) => Err(error),
-            Stop::Peer(failure) => {
+            StopCause::Error(error) => Err(error),
+            StopCause::Peer(failure) => {
                 self.latch(peer, failure);
                 Ok(())
             }
@@ -127,11 +127,11 @@ impl Endpoint {
             Ok(PeerState::Open) => return self.hand_over(peer),
             Ok(PeerState::Died) => Some(error::died()),
             Ok(PeerState::Closed) => state.open().is_some_and(|it| it.has_pending()).then(Failure::gone),
-            Err(Stop::Peer(failure)) => {
-                state.link().into_iter().for_each(|link| link.say(&Message::Dropped));
+            Err(StopCause::Peer(failure)) => {
+                state.link().into_iter().for_each(|link| link.say(&ConnectionMessage::Dropped));
                 Some(failure)
             }
-            Err(Stop::Error(error)) => return Err(error),
+            Err(StopCause::Error(error)) => return Err(error),
         };
         state.link().into_iter().for_each(|link| self.poller.remove(link));
         *state = ConnectionState::Gone;

@@ -10,20 +10,20 @@ pub(super) const MOST: usize = 64;
 
 /// The reason why a reader refuses what a writer wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum WriteRefusal {
     /// No memory is registered under its key.
     Unregistered,
     /// It would reach beyond the registered memory.
     Outside,
 }
 
-const REFUSALS: [Refusal; 2] = [Refusal::Unregistered, Refusal::Outside];
+const REFUSALS: [WriteRefusal; 2] = [WriteRefusal::Unregistered, WriteRefusal::Outside];
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<WriteRefusal> for Failure {
+    fn from(refusal: WriteRefusal) -> Self {
         match refusal {
-            Refusal::Unregistered => Self::unregistered(),
-            Refusal::Outside => Self::outside(),
+            WriteRefusal::Unregistered => Self::unregistered(),
+            WriteRefusal::Outside => Self::outside(),
         }
     }
 }
@@ -50,7 +50,7 @@ const ACCESSES: [Access; 2] = [Access::Read, Access::ReadWrite];
 
 /// A message, and the side that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum ConnectionMessage {
     /// The writer's first message, to the reader's listening socket: the name of the writer's. The descriptor is the reader's end of
     /// their connection.
     Connect { from: Name },
@@ -65,7 +65,7 @@ pub(super) enum Message {
     /// The reader has no such region that can be mapped, or no longer has it.
     Forget { key: u64, address: u64 },
     /// The reader refuses a put.
-    Refused(Refusal),
+    Refused(WriteRefusal),
     /// Either side drops the connection, because the other sends what no endpoint sends, or makes a put that was refused.
     Dropped,
     /// Either side wakes the other.
@@ -81,7 +81,7 @@ fn packet(kind: u8, parts: &[&[u8]]) -> Packet {
     std::iter::once(&kind).chain(parts.iter().copied().flatten()).copied().collect()
 }
 
-impl Message {
+impl ConnectionMessage {
     pub(super) fn encode(&self) -> Packet {
         match self {
             Self::Connect { from } => packet(1, &[from]),
@@ -157,29 +157,40 @@ mod tests {
         let given =
             Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, access, writable: true };
         let all = [
-            Message::Connect { from: [9; 8] },
-            Message::Accept,
-            Message::Ring,
-            Message::Dropped,
-            Message::Want { key: u64::MAX - 3, address: 1 << 47, access },
-            Message::Want { key: 7, address: 0, access: Access::Read },
-            Message::Memory(Given { writable: false, ..given }),
-            Message::Memory(Given { access: Access::Read, ..given }),
-            Message::Memory(given),
-            Message::Forget { key: 1, address: 2 },
-            Message::Refused(Refusal::Unregistered),
-            Message::Refused(Refusal::Outside),
-            Message::Wake,
-            Message::Bye,
+            ConnectionMessage::Connect { from: [9; 8] },
+            ConnectionMessage::Accept,
+            ConnectionMessage::Ring,
+            ConnectionMessage::Dropped,
+            ConnectionMessage::Want { key: u64::MAX - 3, address: 1 << 47, access },
+            ConnectionMessage::Want { key: 7, address: 0, access: Access::Read },
+            ConnectionMessage::Memory(Given { writable: false, ..given }),
+            ConnectionMessage::Memory(Given { access: Access::Read, ..given }),
+            ConnectionMessage::Memory(given),
+            ConnectionMessage::Forget { key: 1, address: 2 },
+            ConnectionMessage::Refused(WriteRefusal::Unregistered),
+            ConnectionMessage::Refused(WriteRefusal::Outside),
+            ConnectionMessage::Wake,
+            ConnectionMessage::Bye,
         ];
         for message in all {
             let bytes = &message.encode()[..];
-            assert_eq!(Message::decode(bytes), Some(message));
+            assert_eq!(ConnectionMessage::decode(bytes), Some(message));
             for cut in 0..bytes.len() {
-                assert_eq!(Message::decode(&bytes[..cut]), None, "{message:?} of {cut} bytes");
+                assert_eq!(ConnectionMessage::decode(&bytes[..cut]), None, "{message:?} of {cut} bytes");
             }
-            assert_eq!(Message::decode(&[bytes, &[0]].concat()), None, "{message:?} and a byte more");
+            assert_eq!(
+                ConnectionMessage::decode(&[bytes, &[0]].concat()),
+                None,
+                "{message:?} and a byte more"
+            );
         }
-        assert_eq!([Message::decode(&[0]), Message::decode(&[11]), Message::decode(&[6, 2])], [None; 3]);
+        assert_eq!(
+            [
+                ConnectionMessage::decode(&[0]),
+                ConnectionMessage::decode(&[11]),
+                ConnectionMessage::decode(&[6, 2])
+            ],
+            [None; 3]
+        );
     }
 }

@@ -33,12 +33,12 @@ pub(super) fn dropped() -> Failure {
 
 /// Why something did not succeed: the endpoint itself cannot continue, or a peer is the cause.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum StopCause {
     Error(Error),
     Peer(Failure),
 }
 
-impl Stop {
+impl StopCause {
     /// The error, which concerns this peer.
     pub(super) fn of(self, peer: Peer) -> Error {
         match self {
@@ -48,13 +48,13 @@ impl Stop {
     }
 }
 
-impl From<Error> for Stop {
+impl From<Error> for StopCause {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-impl<F: Into<Failure>> From<F> for Stop {
+impl<F: Into<Failure>> From<F> for StopCause {
     fn from(failure: F) -> Self {
         Self::Peer(failure.into())
     }

@@ -14,14 +14,14 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{
-    address::Place,
+    address::EndpointPlace,
     board::Board,
-    control::{Message, Refusal},
+    control::{ConnectionMessage, WriteRefusal},
     incoming::Incoming,
-    memory::Table,
+    memory::MemoryTable,
     ring::{CAPACITY, DATA, HEAD, MOST, SEGMENT, TAIL},
     segment::{self, Access, Segment},
-    socket::{Link, Posted, Received},
+    socket::{Link, Received, SendOutcome},
 };
 use crate::{Event, Memory, Region};
 
@@ -35,7 +35,7 @@ const ALLOCATED: usize = 20_000;
 
 /// Reads any bytes as a message. A message that was read is the same when it is written again.
 pub(crate) fn control(bytes: &[u8]) {
-    let Some(message) = Message::decode(bytes) else { return };
+    let Some(message) = ConnectionMessage::decode(bytes) else { return };
     assert_eq!(&message.encode()[..], bytes, "{message:?}");
 }
 
@@ -93,7 +93,7 @@ fn play(mut bytes: &[u8]) -> Played {
 #[derive(Default)]
 struct Played {
     arrived: usize,
-    refused: Vec<Refusal>,
+    refused: Vec<WriteRefusal>,
     /// The peer was disconnected.
     ended: bool,
 }
@@ -109,7 +109,7 @@ struct Pair {
     ring: Segment,
     there: Link,
     incoming: Incoming,
-    table: Arc<Table>,
+    table: Arc<MemoryTable>,
     registered: Region,
     /// The segment around the registered memory; it is unmapped after that memory is gone.
     surroundings: Segment,
@@ -126,15 +126,15 @@ impl Pair {
     fn new() -> Self {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let place = Place::new().unwrap();
+        let place = EndpointPlace::new().unwrap();
         let there = Link::new(there, place.token, place.proof);
         let (file, ring) = segment::create(SEGMENT, Access::ReadWrite).unwrap();
-        assert_eq!(there.send(&Message::Ring, Some(&file)), Posted::Yes);
+        assert_eq!(there.send(&ConnectionMessage::Ring, Some(&file)), SendOutcome::Yes);
         let mut incoming = Incoming::new(place.name, Link::new(here, place.proof, place.token));
         incoming.receive().unwrap();
         let (_, surroundings) = segment::create(2 * MARGIN + REGISTERED, Access::ReadWrite).unwrap();
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
-        let table = Table::new(Arc::new(Board::new().unwrap().1));
+        let table = MemoryTable::new(Arc::new(Board::new().unwrap().1));
         // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
         let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into()).unwrap();
         let allocated = table.register(table.allocate(ALLOCATED, Access::ReadWrite).unwrap()).unwrap();
@@ -196,8 +196,8 @@ impl Pair {
         assert_eq!((result, &events), (wanted.result, &wanted.events));
         while let Received::Message(message, _) = self.there.receive().unwrap() {
             match message {
-                Message::Refused(refusal) => refused.push(refusal),
-                other => assert_eq!(other, Message::Wake),
+                ConnectionMessage::Refused(refusal) => refused.push(refusal),
+                other => assert_eq!(other, ConnectionMessage::Wake),
             }
         }
         assert_eq!(refused, wanted.refused);
@@ -241,7 +241,7 @@ struct Wanted {
     /// True if the ring is empty; `None` if it holds nonsense.
     result: Option<bool>,
     events: Vec<Event>,
-    refused: Vec<Refusal>,
+    refused: Vec<WriteRefusal>,
 }
 
 impl Model {
@@ -282,7 +282,7 @@ impl Model {
                 .checked_add(len)
                 .map(|end| usize::try_from(offset).unwrap()..usize::try_from(end).unwrap());
             match (region, range) {
-                (None, _) => wanted.refused.push(Refusal::Unregistered),
+                (None, _) => wanted.refused.push(WriteRefusal::Unregistered),
                 (Some(region), Some(range)) if range.end <= region.len() => {
                     if kind != 3 {
                         let words = (self.head + 40..self.head + 40 + len).step_by(WORD);
@@ -294,7 +294,7 @@ impl Model {
                         wanted.events.push(Event::Arrived { immediate, len });
                     }
                 }
-                _ => wanted.refused.push(Refusal::Outside),
+                _ => wanted.refused.push(WriteRefusal::Outside),
             }
             self.head += taken;
             self.number = self.number.wrapping_add(1);
@@ -326,7 +326,12 @@ mod tests {
             );
         }
         let played = play(&seed("ring", "refused"));
-        let refused = [Refusal::Unregistered, Refusal::Outside, Refusal::Unregistered, Refusal::Outside];
+        let refused = [
+            WriteRefusal::Unregistered,
+            WriteRefusal::Outside,
+            WriteRefusal::Unregistered,
+            WriteRefusal::Outside,
+        ];
         assert_eq!((played.arrived, &played.refused[..], played.ended), (1, &refused[..], false));
         let nonsense = ["kind", "number", "length", "beyond", "total", "nothing", "tail", "full", "line"];
         for (name, arrived) in nonsense.map(|name| (name, 1)).into_iter().chain([("back", 2)]) {
@@ -344,7 +349,7 @@ mod tests {
         let names =
             ["connect", "accept", "ring", "want", "memory", "forget", "unregistered", "outside", "wake"];
         for name in names.into_iter().chain(["bye"]) {
-            assert!(Message::decode(&seed("control", name)).is_some(), "{name}");
+            assert!(ConnectionMessage::decode(&seed("control", name)).is_some(), "{name}");
         }
     }
 }

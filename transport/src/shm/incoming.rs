@@ -5,12 +5,12 @@ use std::os::fd::OwnedFd;
 
 use super::{
     address::Name,
-    control::{Message, Refusal},
-    error::{Nonsense, Stop},
-    memory::{Entries, Table},
-    ring::{self, Kind, Reader, Record},
+    control::{ConnectionMessage, WriteRefusal},
+    error::{Nonsense, StopCause},
+    memory::{Entries, MemoryTable},
+    ring::{self, Reader, Record, RecordKind},
     segment::{Access, Segment},
-    socket::{Link, PeerState, Posted},
+    socket::{Link, PeerState, SendOutcome},
 };
 use crate::Event;
 
@@ -41,14 +41,14 @@ impl Incoming {
     }
 
     /// Receives what the writer has sent.
-    pub(super) fn receive(&mut self) -> Result<(), Stop> {
+    pub(super) fn receive(&mut self) -> Result<(), StopCause> {
         let state = self.link.receive_all(|message, file| {
             match (message, file) {
-                (Message::Ring, Some(Ok(file))) if self.reader.is_none() => {
+                (ConnectionMessage::Ring, Some(Ok(file))) if self.reader.is_none() => {
                     let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
                     self.reader = Some(Reader::new(segment));
                 }
-                (Message::Want { key, address, access }, None) => {
+                (ConnectionMessage::Want { key, address, access }, None) => {
                     if self.wanted.len() >= MOST_WANTED {
                         return Err(Nonsense("requests for more regions than there are").into());
                     }
@@ -64,18 +64,18 @@ impl Incoming {
 
     /// Answers what was received. `board` is this endpoint's, `number` that of this connection.
     /// False if that must be tried again, because too many descriptors of this user are under way.
-    pub(super) fn answer(&mut self, board: &OwnedFd, table: &Table, number: usize) -> bool {
+    pub(super) fn answer(&mut self, board: &OwnedFd, table: &MemoryTable, number: usize) -> bool {
         if self.unaccepted {
             // Whatever is written from now on wakes this endpoint.
-            self.unaccepted = self.link.send(&Message::Accept, Some(board)) == Posted::Full;
+            self.unaccepted = self.link.send(&ConnectionMessage::Accept, Some(board)) == SendOutcome::Full;
         }
         while !self.unaccepted
             && let Some((key, address, access)) = self.wanted.last().copied()
         {
             let given = table.give((key, address, access), number, |file, given| {
-                self.link.send(&Message::Memory(given), Some(file))
+                self.link.send(&ConnectionMessage::Memory(given), Some(file))
             });
-            if given.unwrap_or_else(|| self.forget(key, address)) == Posted::Full {
+            if given.unwrap_or_else(|| self.forget(key, address)) == SendOutcome::Full {
                 return false;
             }
             self.wanted.pop();
@@ -105,12 +105,12 @@ impl Incoming {
             };
             left -= 1;
             match land(reader, &record, entries) {
-                Ok(()) if record.kind != Kind::Part => events.push(Event::Arrived {
+                Ok(()) if record.kind != RecordKind::Part => events.push(Event::Arrived {
                     immediate: record.immediate,
                     len: usize::try_from(record.total).ok(),
                 }),
                 Ok(()) => {}
-                Err(refusal) => self.link.say(&Message::Refused(refusal)),
+                Err(refusal) => self.link.say(&ConnectionMessage::Refused(refusal)),
             }
             reader.consume(&record);
             if reader.untold() >= TELL_AFTER {
@@ -122,8 +122,8 @@ impl Incoming {
     }
 
     /// Tells the writer that there is no such region that can be mapped, or no longer one.
-    pub(super) fn forget(&self, key: u64, address: u64) -> Posted {
-        self.link.send(&Message::Forget { key, address }, None)
+    pub(super) fn forget(&self, key: u64, address: u64) -> SendOutcome {
+        self.link.send(&ConnectionMessage::Forget { key, address }, None)
     }
 
     /// Writes nonsense into its ring.
@@ -136,13 +136,13 @@ impl Incoming {
 /// Gives room back, and wakes the writer if it sleeps because there was none.
 fn tell(reader: &mut Reader, link: &Link) {
     if reader.give_back() {
-        link.say(&Message::Wake);
+        link.say(&ConnectionMessage::Wake);
     }
 }
 
 /// Writes the bytes of a record where they belong.
-fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), Refusal> {
-    if record.kind == Kind::Landed {
+fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), WriteRefusal> {
+    if record.kind == RecordKind::Landed {
         return entries.check(record.key, record.offset, record.len);
     }
     let bytes = reader.bytes(record);

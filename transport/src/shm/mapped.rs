@@ -10,7 +10,7 @@ use std::{
 use super::{
     board::Board,
     control::Given,
-    error::{Nonsense, Stop},
+    error::{Nonsense, StopCause},
     segment::{Access, Segment},
 };
 use crate::Error;
@@ -88,16 +88,16 @@ impl Mappings {
         given: &Given,
         board: &Arc<Board>,
         file: Result<OwnedFd, Error>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), StopCause> {
         let Given { key, base, .. } = *given;
         let region = Mapped { given: *given, board: Arc::clone(board), segment: None };
         if !self.wanted.get(&key).is_some_and(|address| region.contains(*address)) {
             // It was not asked for, or was forgotten meanwhile.
             return Ok(());
         }
-        let segment = match file.map_err(Stop::from).and_then(|file| map(&file, given)) {
+        let segment = match file.map_err(StopCause::from).and_then(|file| map(&file, given)) {
             Ok(segment) => segment.map(Arc::new),
-            Err(Stop::Error(error)) => {
+            Err(StopCause::Error(error)) => {
                 tell_unmapped(&error);
                 None
             }
@@ -134,7 +134,7 @@ impl Mappings {
 }
 
 /// Maps a peer's memory of a region for the purpose for which it was asked for: not for writing if it may only be read.
-fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
+fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, StopCause> {
     let len = usize::try_from(given.len).map_err(|_| Nonsense("memory of another length"))?;
     if given.access == Access::ReadWrite && !given.writable {
         return Ok(None);

@@ -15,10 +15,10 @@ use std::{
 
 use super::{
     board::{Board, PLACES},
-    control::{Given, Refusal},
+    control::{Given, WriteRefusal},
     numa,
     segment::{self, Access, Segment},
-    socket::Posted,
+    socket::SendOutcome,
 };
 use crate::{
     Error, Memory, Region, Registration, RemoteRegion, file::Memfd, fork::Process, keys::Keys, local::Span,
@@ -90,22 +90,22 @@ impl Entries {
         offset: u64,
         sources: impl Iterator<Item = (*const u8, usize)>,
         len: usize,
-    ) -> Result<(), Refusal> {
-        let entries = self.entries.get(&key).ok_or(Refusal::Unregistered)?;
+    ) -> Result<(), WriteRefusal> {
+        let entries = self.entries.get(&key).ok_or(WriteRefusal::Unregistered)?;
         let contains = |entry: &&Entry| entry.span.start(offset, len as u64).is_some();
-        let entry = entries.iter().find(contains).ok_or(Refusal::Outside)?;
+        let entry = entries.iter().find(contains).ok_or(WriteRefusal::Outside)?;
         // SAFETY: it is registered, as its entry exists while the table is locked; the rest by the caller's promise.
-        unsafe { entry.span.write(offset, sources, len) }.map_err(|_| Refusal::Outside)
+        unsafe { entry.span.write(offset, sources, len) }.map_err(|_| WriteRefusal::Outside)
     }
 
     /// Checks that a peer that has mapped a region may say that it has written this many bytes to it.
-    pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
+    pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), WriteRefusal> {
         let entries = self.entries.get(&key).into_iter().flatten();
         let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared { writable: Some(_), .. }, _)));
         let mut shared = entries.filter(writable).peekable();
-        shared.peek().ok_or(Refusal::Unregistered)?;
+        shared.peek().ok_or(WriteRefusal::Unregistered)?;
         let inside = shared.any(|entry| entry.span.start(offset, len).is_some());
-        if inside { Ok(()) } else { Err(Refusal::Outside) }
+        if inside { Ok(()) } else { Err(WriteRefusal::Outside) }
     }
 
     /// Enters memory, and returns the number of its entry, and whether peers can map it.
@@ -145,7 +145,7 @@ impl Entries {
 
 /// The memory of one endpoint.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct MemoryTable {
     entries: Mutex<Entries>,
     process: Process,
 }
@@ -153,7 +153,7 @@ pub(super) struct Table {
 /// Closes a registration when it is dropped.
 #[derive(Debug)]
 struct Guard {
-    table: Arc<Table>,
+    table: Arc<MemoryTable>,
     key: u64,
     number: u64,
 }
@@ -164,7 +164,7 @@ impl Drop for Guard {
     }
 }
 
-impl Table {
+impl MemoryTable {
     /// The table of the endpoint whose board this is.
     pub(super) fn new(board: Arc<Board>) -> Arc<Self> {
         let entries = Entries {
@@ -258,8 +258,8 @@ impl Table {
         &self,
         (key, address, access): (u64, u64, Access),
         connection: usize,
-        send: impl FnOnce(&OwnedFd, Given) -> Posted,
-    ) -> Option<Posted> {
+        send: impl FnOnce(&OwnedFd, Given) -> SendOutcome,
+    ) -> Option<SendOutcome> {
         let mut entries = self.lock();
         let mut same = entries.entries.get_mut(&key)?.iter_mut();
         let entry = same.find(|entry| entry.shared.is_some() && entry.span.start(address, 1).is_some())?;
@@ -268,7 +268,7 @@ impl Table {
         let (Memfd { file, offset }, writable) = (&*shared.memfd, shared.writable.is_some());
         let (place, number, offset) = (*place, entry.number, *offset);
         let posted = send(file, Given { key, base, len, offset, place, number, access, writable });
-        if posted == Posted::Yes {
+        if posted == SendOutcome::Yes {
             entry.written |= writable && access == Access::ReadWrite;
             if !entry.given.contains(&connection) {
                 entry.given.push(connection);

@@ -83,12 +83,12 @@ use std::{
     time::Duration,
 };
 
+use address::EndpointPlace;
 pub use address::PROVIDER;
-use address::Place;
-use control::Message;
+use control::ConnectionMessage;
 use descriptor::Owner;
 use incoming::Incoming;
-use memory::Table;
+use memory::MemoryTable;
 #[cfg(test)]
 use outgoing::Outgoing;
 use outgoing::{ConnectionState, INLINE};
@@ -123,19 +123,19 @@ const ARRIVALS: usize = 1 << 16;
 /// A peer that was made known.
 #[derive(Debug)]
 struct Known {
-    place: Place,
+    place: EndpointPlace,
     state: ConnectionState,
 }
 
 /// One thread's endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    place: Place,
+    place: EndpointPlace,
     address: Address,
     limits: Limits,
-    table: Arc<Table>,
+    table: Arc<MemoryTable>,
     peers: Vec<Known>,
-    known: HashMap<Place, Peer>,
+    known: HashMap<EndpointPlace, Peer>,
     incoming: Vec<Option<Incoming>>,
     sent: Vec<u64>,
     /// The number of polls since sockets were looked at, of all and of those that found nothing, and the most of the latter.
@@ -166,7 +166,7 @@ impl Endpoint {
     pub fn open() -> Result<Self, Error> {
         // Without room for a ring no peer can be reached.
         segment::check_limit(ring::SEGMENT)?;
-        let place = Place::new()?;
+        let place = EndpointPlace::new()?;
         let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         let (listener, sleeper) = (Listener::open(&place)?, Sleeper::new()?);
         poller.add(&*waker, Owner::Waker.number())?;
@@ -185,7 +185,7 @@ impl Endpoint {
                 version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
                 ..local::limits(PROVIDER)
             },
-            table: Table::new(Arc::clone(&sleeper.board)),
+            table: MemoryTable::new(Arc::clone(&sleeper.board)),
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),
@@ -222,7 +222,7 @@ impl Endpoint {
     /// [`Error::BadAddress`] if it is not an address of such an endpoint, and [`Error::System`] if the system lets this process connect to
     /// none.
     pub fn is_near(address: &Address) -> Result<bool, Error> {
-        socket::is_open(&Place::of(address)?)
+        socket::is_open(&EndpointPlace::of(address)?)
     }
 
     /// Registers memory that another transport registers too, by `register`: peers write to it by that transport's key.
@@ -380,7 +380,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        let place = Place::of(address)?;
+        let place = EndpointPlace::of(address)?;
         if let Some(peer) = self.known.get(&place) {
             return Ok(*peer);
         }
@@ -472,10 +472,10 @@ impl Drop for Endpoint {
         }
         let outgoing = self.peers.iter().filter_map(|known| known.state.link());
         let incoming = self.incoming.iter().flatten().map(|it| &it.link);
-        outgoing.chain(incoming).for_each(|link| link.say(&Message::Bye));
+        outgoing.chain(incoming).for_each(|link| link.say(&ConnectionMessage::Bye));
         for _ in 0..socket::BATCH {
             let Ok(Accepted::From(_, link)) = self.listener.accept() else { break };
-            link.say(&Message::Bye);
+            link.say(&ConnectionMessage::Bye);
         }
         self.table.close();
     }

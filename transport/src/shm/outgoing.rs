@@ -11,10 +11,10 @@ use std::{
 
 use super::{
     board::Board,
-    control::Message,
-    error::{Nonsense, Stop},
+    control::ConnectionMessage,
+    error::{Nonsense, StopCause},
     mapped::Mappings,
-    ring::{self, Kind, Record, Writer},
+    ring::{self, Record, RecordKind, Writer},
     segment::{self, Access, Segment},
     sleep::PeerSleep,
     socket::{self, Link, PeerState},
@@ -84,11 +84,11 @@ impl ConnectionState {
     }
 
     /// Receives what the peer has sent, and returns its state.
-    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
+    pub(super) fn receive(&mut self) -> Result<PeerState, StopCause> {
         match self {
             Self::Open(outgoing) => outgoing.receive(),
             Self::Connecting(link, board) => link.receive_all(|message, file| match (message, file) {
-                (Message::Accept, Some(Ok(file))) if board.is_none() => {
+                (ConnectionMessage::Accept, Some(Ok(file))) if board.is_none() => {
                     *board = Some(Arc::new(Board::of_peer(&file)?));
                     Ok(())
                 }
@@ -99,13 +99,13 @@ impl ConnectionState {
     }
 
     /// Hands a ring over to a peer that has answered, if it can receive it now.
-    pub(super) fn hand_over(self) -> Result<Self, Stop> {
+    pub(super) fn hand_over(self) -> Result<Self, StopCause> {
         let Self::Connecting(link, Some(board)) = self else { return Ok(self) };
         let (file, segment) = segment::create(ring::SEGMENT, Access::ReadWrite)?;
-        match link.send(&Message::Ring, Some(&file)) {
-            socket::Posted::Yes => {}
-            socket::Posted::Full => return Ok(Self::Connecting(link, Some(board))),
-            socket::Posted::Gone => return Err(Failure::gone().into()),
+        match link.send(&ConnectionMessage::Ring, Some(&file)) {
+            socket::SendOutcome::Yes => {}
+            socket::SendOutcome::Full => return Ok(Self::Connecting(link, Some(board))),
+            socket::SendOutcome::Gone => return Err(Failure::gone().into()),
         }
         Ok(Self::Open(Box::new(Outgoing {
             link,
@@ -131,9 +131,10 @@ impl Outgoing {
         (len, offset): (usize, u64),
         token: Option<u64>,
         sent: &mut Vec<u64>,
-    ) -> Result<Posted, Stop> {
+    ) -> Result<Posted, StopCause> {
         let (key, total) = (put.target.region.key, len as u64);
-        let mut record = Record { kind: Kind::Put, immediate: put.immediate, len: total, total, key, offset };
+        let mut record =
+            Record { kind: RecordKind::Put, immediate: put.immediate, len: total, total, key, offset };
         let place = if len > DIRECT_FROM && put.target.region.mappable {
             self.mapped(key, offset, len)?
         } else {
@@ -157,7 +158,7 @@ impl Outgoing {
         }
         let sources = put.sources.iter().map(region::bytes);
         if let Some(place) = place {
-            record.kind = Kind::Landed;
+            record.kind = RecordKind::Landed;
             // SAFETY: `len` bytes of mapped memory, which by the caller's promise nothing accesses; the sources are at rest. What a
             // peer does to its memory meanwhile changes bytes, and nothing else.
             unsafe {
@@ -174,7 +175,7 @@ impl Outgoing {
     }
 
     /// The memory of a region of the peer, to be read here.
-    pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
+    pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, StopCause> {
         let RemoteRegion { base, key, len, mappable } = *region;
         let Some(len) = usize::try_from(len).ok().filter(|_| mappable) else { return Ok(Mapping::No) };
         if self.views.is_wanted(key) {
@@ -204,7 +205,7 @@ impl Outgoing {
     }
 
     /// The address to which a put writes, if the peer's region is mapped for that; asks for the region if that is unknown.
-    fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
+    fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, StopCause> {
         let place = |found: Option<(*mut u8, &Arc<Segment>)>| found.map(|(place, _)| place);
         if let Some(found) = self.targets.find(key, address, len) {
             return Ok(place(found));
@@ -220,7 +221,8 @@ impl Outgoing {
 
     /// Asks for the memory of a region. False if the peer has not yet received earlier messages.
     fn want(&mut self, key: u64, address: u64, access: Access) -> bool {
-        let sent = self.link.send(&Message::Want { key, address, access }, None) == socket::Posted::Yes;
+        let sent = self.link.send(&ConnectionMessage::Want { key, address, access }, None)
+            == socket::SendOutcome::Yes;
         if sent {
             let mappings = if access == Access::Read { &mut self.views } else { &mut self.targets };
             mappings.want(key, address);
@@ -229,7 +231,7 @@ impl Outgoing {
     }
 
     /// Writes as many of the waiting bytes as there is room for. True if there was room for some.
-    pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, Stop> {
+    pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, StopCause> {
         let mut any = false;
         while let Some(first) = self.pending.front() {
             let left = first.len - first.written;
@@ -237,7 +239,7 @@ impl Outgoing {
             if !self.writer.has_room(len)? {
                 break;
             }
-            let kind = if len == left { Kind::Put } else { Kind::Part };
+            let kind = if len == left { RecordKind::Put } else { RecordKind::Part };
             let offset = first.whole.offset.saturating_add(first.written as u64);
             let record = Record { kind, len: len as u64, offset, ..first.whole };
             // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is reported.
@@ -264,24 +266,24 @@ impl Outgoing {
     pub(super) fn wake_behind_fence(&mut self) {
         if self.sleep.must_be_woken() {
             // If it is full, the peer has not yet received earlier ones; if it is gone, `receive` says so.
-            self.link.say(&Message::Wake);
+            self.link.say(&ConnectionMessage::Wake);
         }
     }
 
     /// Receives what the peer has sent, and returns its state.
-    fn receive(&mut self) -> Result<PeerState, Stop> {
+    fn receive(&mut self) -> Result<PeerState, StopCause> {
         let Self { link, sleep, views, targets, .. } = self;
         link.receive_all(|message, file| match (message, file) {
-            (Message::Memory(given), Some(file)) => {
+            (ConnectionMessage::Memory(given), Some(file)) => {
                 let mappings = if given.access == Access::Read { &mut *views } else { &mut *targets };
                 mappings.take(&given, &sleep.board, file)
             }
-            (Message::Forget { key, address }, None) => {
+            (ConnectionMessage::Forget { key, address }, None) => {
                 targets.forget(key, address);
                 views.forget(key, address);
                 Ok(())
             }
-            (Message::Refused(refusal), None) => Err(Failure::from(refusal).into()),
+            (ConnectionMessage::Refused(refusal), None) => Err(Failure::from(refusal).into()),
             _ => Err(Nonsense("a message that a reader does not send").into()),
         })
     }
@@ -308,7 +310,7 @@ impl Outgoing {
     }
 
     /// Tells the peer that this endpoint sleeps until there is room. True if there is some already.
-    pub(super) fn wait(&mut self, epoch: u64) -> Result<bool, Stop> {
+    pub(super) fn wait(&mut self, epoch: u64) -> Result<bool, StopCause> {
         let moved = self.writer.wait(epoch)?;
         if moved {
             self.starved = false;

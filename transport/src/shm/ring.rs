@@ -38,7 +38,7 @@ pub(super) const HEAD: usize = 16;
 
 /// The meaning of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// The bytes of a put, or its last ones, are in the record. It arrives with them.
     Put = 1,
     /// The first bytes of a put, or some between, are in the record.
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     pub(super) immediate: u32,
     /// The number of bytes in the record, or that the writer has written itself.
     pub(super) len: u64,
@@ -65,7 +65,7 @@ pub(super) struct Record {
 impl Record {
     /// The bytes that lie in the ring, at most [`MOST`] if it is a record.
     fn inline(&self) -> u64 {
-        if self.kind == Kind::Landed { 0 } else { self.len }
+        if self.kind == RecordKind::Landed { 0 } else { self.len }
     }
 }
 
@@ -224,9 +224,9 @@ impl Reader {
         words.iter_mut().zip(header).for_each(|(word, place)| *word = place.load(Ordering::Relaxed));
         let [first, second, total, key, offset] = words;
         let kind = match second & 0xff {
-            1 => Kind::Put,
-            2 => Kind::Part,
-            3 => Kind::Landed,
+            1 => RecordKind::Put,
+            2 => RecordKind::Part,
+            3 => RecordKind::Landed,
             _ => return Err(Nonsense("a record of an unknown kind")),
         };
         if first & u64::from(u32::MAX) != u64::from(self.number) {
@@ -301,7 +301,7 @@ mod tests {
         fits
     }
 
-    fn record(kind: Kind, len: usize, number: u64) -> Record {
+    fn record(kind: RecordKind, len: usize, number: u64) -> Record {
         let len = len as u64;
         #[allow(clippy::cast_possible_truncation)]
         let immediate = number as u32 ^ 0xabcd_0000;
@@ -337,9 +337,9 @@ mod tests {
                 found.is_some()
             };
             for (number, (len, kind)) in lens.into_iter().enumerate() {
-                let kind = [Kind::Put, Kind::Part, Kind::Landed][usize::from(kind % 3)];
+                let kind = [RecordKind::Put, RecordKind::Part, RecordKind::Landed][usize::from(kind % 3)];
                 let record = record(kind, len, number as u64);
-                let bytes = vec![u8::try_from(number).unwrap(); if kind == Kind::Landed { 0 } else { len }];
+                let bytes = vec![u8::try_from(number).unwrap(); if kind == RecordKind::Landed { 0 } else { len }];
                 while !push(&mut writer, &record, &bytes) {
                     prop_assert!(next(&mut reader, &mut expected), "full and empty");
                 }
@@ -354,7 +354,7 @@ mod tests {
         fn a_hostile_reader_is_survived(head in any::<u64>(), filled in 0..20_usize) {
             let (mut writer, _reader, _file) = ring();
             for number in 0..filled {
-                prop_assert!(push(&mut writer, &record(Kind::Put, 100, number as u64), &[1; 100]));
+                prop_assert!(push(&mut writer, &record(RecordKind::Put, 100, number as u64), &[1; 100]));
             }
             writer.segment.words()[HEAD].store(head, Ordering::Relaxed);
             let possible = head <= writer.tail && head % LINE as u64 == 0;
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_full_ring_takes_nothing_and_its_writer_is_woken_once() {
         let (mut writer, mut reader, _file) = ring();
-        let put = record(Kind::Put, MOST, 1);
+        let put = record(RecordKind::Put, MOST, 1);
         let bytes = vec![3; MOST];
         let mut count = 0;
         while push(&mut writer, &put, &bytes) {
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn a_record_cannot_be_longer_than_what_is_published() {
         let (mut writer, mut reader, _file) = ring();
-        assert!(push(&mut writer, &record(Kind::Put, 8, 0), &[1; 8]));
+        assert!(push(&mut writer, &record(RecordKind::Put, 8, 0), &[1; 8]));
         let words = writer.segment.words();
         let second = &words[DATA / 8 + 1];
         for len in [0, 65, MOST as u64 + 1, u64::MAX >> 8] {

@@ -30,7 +30,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::error::{Nonsense, Stop};
+use super::error::{Nonsense, StopCause};
 use crate::{Error, file};
 
 /// The size of a page; mappings are multiples of it.
@@ -144,7 +144,12 @@ impl Segment {
     }
 
     /// Maps the pages of `len` bytes of a peer's memfd, from `offset` on. It must have these bytes, and keep them.
-    pub(super) fn of_peer(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Stop> {
+    pub(super) fn of_peer(
+        file: &OwnedFd,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, StopCause> {
         let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor that is not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Nonsense("memory that can shrink").into());
@@ -262,9 +267,9 @@ mod tests {
 
     #[test]
     fn a_peers_descriptor_is_checked() {
-        let refused = |mapped: Result<Segment, Stop>| match mapped.unwrap_err() {
-            Stop::Peer(failure) => format!("{failure:?}"),
-            Stop::Error(error) => panic!("{error}"),
+        let refused = |mapped: Result<Segment, StopCause>| match mapped.unwrap_err() {
+            StopCause::Peer(failure) => format!("{failure:?}"),
+            StopCause::Error(error) => panic!("{error}"),
         };
         let (file, ours) = create(5000, Access::ReadWrite).unwrap();
         let len = ours.len();

@@ -27,9 +27,9 @@ use rustix::{
 use socket2::{SockFilter, SockRef};
 
 use super::{
-    address::{EndpointToken, Name, Place},
-    control::{MOST, Message},
-    error::{self, Nonsense, Stop},
+    address::{EndpointPlace, EndpointToken, Name},
+    control::{ConnectionMessage, MOST},
+    error::{self, Nonsense, StopCause},
 };
 use crate::{Error, fork::Unshared, local::Failure};
 
@@ -45,7 +45,7 @@ fn datagrams() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)
 }
 
-fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
+fn named(place: &EndpointPlace) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(place.socket_name().as_bytes())
 }
 
@@ -79,7 +79,7 @@ fn admit_only(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<(), Errno
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Socket,
-    place: Place,
+    place: EndpointPlace,
 }
 
 impl AsFd for Listener {
@@ -100,7 +100,7 @@ pub(super) enum Accepted {
 
 impl Listener {
     /// Listens at this place.
-    pub(super) fn open(place: &Place) -> Result<Self, Error> {
+    pub(super) fn open(place: &EndpointPlace) -> Result<Self, Error> {
         let opened = || {
             let socket = datagrams()?;
             // The filter comes first, so that nothing else is ever in the queue.
@@ -121,17 +121,19 @@ impl Listener {
             Err(nonsense) => return Ok(Accepted::Refused(nonsense)),
         };
         Ok(match (message, end) {
-            (Message::Connect { from }, Some(end)) if of_this_user(end.as_fd()) => {
+            (ConnectionMessage::Connect { from }, Some(end)) if of_this_user(end.as_fd()) => {
                 Accepted::From(from, Link::new(end, self.place.proof, self.place.token))
             }
-            (Message::Connect { .. }, Some(_)) => Accepted::Refused(Nonsense("another user's connection")),
+            (ConnectionMessage::Connect { .. }, Some(_)) => {
+                Accepted::Refused(Nonsense("another user's connection"))
+            }
             _ => Accepted::Refused(Nonsense("what is no connection")),
         })
     }
 }
 
 /// True if an endpoint listens at a place.
-pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
+pub(super) fn is_open(place: &EndpointPlace) -> Result<bool, Error> {
     let connected = || connect(&datagrams()?, &named(place)?);
     match connected() {
         Ok(()) => Ok(true),
@@ -144,12 +146,12 @@ pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
 ///
 /// # Errors
 /// A failure of the peer if no endpoint listens there.
-pub(super) fn connect_to(place: &Place, from: Name) -> Result<Option<Link>, Stop> {
+pub(super) fn connect_to(place: &EndpointPlace, from: Name) -> Result<Option<Link>, StopCause> {
     let connected = || {
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         admit_only(here.as_fd(), &place.proof)?;
         let (here, there) = (Link::new(here, place.token, place.proof), Socket::from(there));
-        let (packet, to) = (Message::Connect { from }.encode(), named(place)?);
+        let (packet, to) = (ConnectionMessage::Connect { from }.encode(), named(place)?);
         let sender = datagrams()?;
         send_with(&place.token, &packet, Some(there.as_fd()), |bytes, control| {
             sendmsg_addr(&sender, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
@@ -244,7 +246,7 @@ impl AsFd for Link {
 
 /// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Posted {
+pub(super) enum SendOutcome {
     Yes,
     /// The other end does not read what it got before, or too many descriptors are under way.
     Full,
@@ -258,25 +260,25 @@ impl Link {
     }
 
     /// Sends a message, with a descriptor if one belongs to it.
-    pub(super) fn send(&self, message: &Message, file: Option<&OwnedFd>) -> Posted {
+    pub(super) fn send(&self, message: &ConnectionMessage, file: Option<&OwnedFd>) -> SendOutcome {
         let (packet, flags) = (message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         let sent = send_with(&self.sends, &packet, file.map(AsFd::as_fd), |bytes, control| {
             sendmsg(&*self.socket, bytes, control, flags)
         });
         match sent {
-            Ok(()) => Posted::Yes,
-            Err(error) if is_full(error) => Posted::Full,
-            Err(_) => Posted::Gone,
+            Ok(()) => SendOutcome::Yes,
+            Err(error) if is_full(error) => SendOutcome::Full,
+            Err(_) => SendOutcome::Gone,
         }
     }
 
     /// Sends a message that may be lost: if the other end does not receive it, it sees the end of the connection.
-    pub(super) fn say(&self, message: &Message) {
+    pub(super) fn say(&self, message: &ConnectionMessage) {
         let _ = self.send(message, None);
     }
 
     /// Receives a message.
-    pub(super) fn receive(&self) -> Result<Received, Stop> {
+    pub(super) fn receive(&self) -> Result<Received, StopCause> {
         Ok(receive(self.as_fd(), &self.takes)?)
     }
 
@@ -287,20 +289,20 @@ impl Link {
     /// Those of `take`, and a failure of the peer if it has dropped the connection.
     pub(super) fn receive_all(
         &mut self,
-        mut take: impl FnMut(Message, Option<Result<OwnedFd, Error>>) -> Result<(), Stop>,
-    ) -> Result<PeerState, Stop> {
+        mut take: impl FnMut(ConnectionMessage, Option<Result<OwnedFd, Error>>) -> Result<(), StopCause>,
+    ) -> Result<PeerState, StopCause> {
         for _ in 0..BATCH {
             let (message, file) = match self.receive()? {
                 Received::Message(message, file) => (message, file.map(Ok)),
-                Received::Withheld(message @ Message::Memory(_), why) => (message, Some(Err(why))),
+                Received::Withheld(message @ ConnectionMessage::Memory(_), why) => (message, Some(Err(why))),
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
                 Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
             };
             match (message, file) {
-                (Message::Wake, None) => {}
-                (Message::Bye, None) => self.closed = true,
-                (Message::Dropped, None) => return Err(error::dropped().into()),
+                (ConnectionMessage::Wake, None) => {}
+                (ConnectionMessage::Bye, None) => self.closed = true,
+                (ConnectionMessage::Dropped, None) => return Err(error::dropped().into()),
                 (message, file) => take(message, file)?,
             }
         }
@@ -311,9 +313,9 @@ impl Link {
 /// The result of receiving.
 #[derive(Debug)]
 pub(super) enum Received {
-    Message(Message, Option<OwnedFd>),
+    Message(ConnectionMessage, Option<OwnedFd>),
     /// A message whose descriptor the system withholds from this process, and the reason.
-    Withheld(Message, Error),
+    Withheld(ConnectionMessage, Error),
     /// Nothing has come.
     Nothing,
     /// The other end is closed, and nothing is left to receive.
@@ -351,7 +353,8 @@ fn receive(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<Received, No
         return Err(Nonsense("a message that is too long"));
     }
     let message = bytes.get(..received.bytes).and_then(|bytes| bytes.strip_prefix(token));
-    let message = message.and_then(Message::decode).ok_or(Nonsense("a message of an unknown kind"))?;
+    let message =
+        message.and_then(ConnectionMessage::decode).ok_or(Nonsense("a message of an unknown kind"))?;
     match (file, received.flags.contains(ReturnFlags::CTRUNC)) {
         (file, false) => Ok(Received::Message(message, file)),
         (Some(_), true) => Err(Nonsense("too many descriptors")),
@@ -382,7 +385,7 @@ mod tests {
     use crate::shm::{segment, tests::guarded::Guarded};
 
     fn pair() -> (Link, Link) {
-        let (place, from) = (Place::new().unwrap(), Place::new().unwrap());
+        let (place, from) = (EndpointPlace::new().unwrap(), EndpointPlace::new().unwrap());
         let listener = Listener::open(&place).unwrap();
         assert!(matches!(listener.accept(), Ok(Accepted::Nothing)));
         let Some(there) = connect_to(&place, from.name).unwrap() else { panic!("nobody listens") };
@@ -404,18 +407,18 @@ mod tests {
         let (here, there) = pair();
         assert!(matches!(here.receive(), Ok(Received::Nothing)));
         let (file, segment) = segment::create(1, segment::Access::ReadWrite).unwrap();
-        assert_eq!(there.send(&Message::Accept, Some(&file)), Posted::Yes);
-        assert_eq!(there.send(&Message::Bye, None), Posted::Yes);
+        assert_eq!(there.send(&ConnectionMessage::Accept, Some(&file)), SendOutcome::Yes);
+        assert_eq!(there.send(&ConnectionMessage::Bye, None), SendOutcome::Yes);
         // What was sent is received although the other end is closed, with something unread.
-        assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
+        assert_eq!(here.send(&ConnectionMessage::Wake, None), SendOutcome::Yes);
         drop((there, file));
-        let Ok(Received::Message(Message::Accept, Some(file))) = here.receive() else {
+        let Ok(Received::Message(ConnectionMessage::Accept, Some(file))) = here.receive() else {
             panic!("not as it was sent")
         };
         assert!(segment::Segment::of_peer(&file, 0, segment.len(), segment::Access::Read).is_ok());
-        assert!(matches!(here.receive(), Ok(Received::Message(Message::Bye, None))));
+        assert!(matches!(here.receive(), Ok(Received::Message(ConnectionMessage::Bye, None))));
         assert!(matches!(here.receive(), Ok(Received::End)));
-        assert_eq!(here.send(&Message::Wake, None), Posted::Gone);
+        assert_eq!(here.send(&ConnectionMessage::Wake, None), SendOutcome::Gone);
     }
 
     #[test]
@@ -435,16 +438,16 @@ mod tests {
             let _ = write(&here, bytes);
             assert!(matches!(there.receive(), Ok(Received::Nothing)), "{} bytes", bytes.len());
         }
-        assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
-        assert!(matches!(there.receive(), Ok(Received::Message(Message::Wake, None))));
+        assert_eq!(here.send(&ConnectionMessage::Wake, None), SendOutcome::Yes);
+        assert!(matches!(there.receive(), Ok(Received::Message(ConnectionMessage::Wake, None))));
     }
 
     #[test]
     fn nobody_listens_at_a_place_that_is_closed() {
-        let place = Place::new().unwrap();
+        let place = EndpointPlace::new().unwrap();
         for _ in 0..2 {
             assert!(!is_open(&place).unwrap());
-            assert!(matches!(connect_to(&place, place.name), Err(Stop::Peer(_))));
+            assert!(matches!(connect_to(&place, place.name), Err(StopCause::Peer(_))));
             let listener = Listener::open(&place).unwrap();
             assert!(is_open(&place).unwrap());
             drop(listener);
@@ -455,12 +458,12 @@ mod tests {
     fn who_sends_too_much_is_told() {
         let (here, there) = pair();
         let mut sent = 0;
-        while there.send(&Message::Wake, None) == Posted::Yes {
+        while there.send(&ConnectionMessage::Wake, None) == SendOutcome::Yes {
             sent += 1;
             assert!(sent < 1_000_000, "a socket without bounds");
         }
-        assert!(matches!(here.receive(), Ok(Received::Message(Message::Wake, None))));
-        let place = Place::new().unwrap();
+        assert!(matches!(here.receive(), Ok(Received::Message(ConnectionMessage::Wake, None))));
+        let place = EndpointPlace::new().unwrap();
         let listener = Listener::open(&place).unwrap();
         let mut waiting = Vec::new();
         while let Some(link) = connect_to(&place, place.name).unwrap() {
@@ -474,9 +477,9 @@ mod tests {
     /// What a stranger sends is not queued, and only the stranger has its descriptors, some of which are slow to close.
     #[test]
     fn what_strangers_send_costs_the_endpoint_nothing() {
-        let place = Place::new().unwrap();
+        let place = EndpointPlace::new().unwrap();
         let listener = Listener::open(&place).unwrap();
-        let connect = Message::Connect { from: place.name }.encode();
+        let connect = ConnectionMessage::Connect { from: place.name }.encode();
         let (token, last) = (place.token, size_of::<EndpointToken>() - 1);
         let near = [&token[..last], &[!token[last]], &connect[..]].concat();
         for bytes in [&[][..], &connect[..], &token[..last], &near, &place.name, &[0; 60_000]] {
@@ -501,7 +504,7 @@ mod tests {
 
     #[test]
     fn no_stream_can_be_opened_to_a_listener() {
-        let place = Place::new().unwrap();
+        let place = EndpointPlace::new().unwrap();
         let listener = Listener::open(&place).unwrap();
         assert_eq!(socket_type(&listener), Ok(SocketType::DGRAM));
         for kind in [SocketType::STREAM, SocketType::SEQPACKET] {

@@ -9,8 +9,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{
     board::Board,
-    control::{Given, Message},
-    ring::{Kind, Reader, Record, Writer},
+    control::{ConnectionMessage, Given},
+    ring::{Reader, Record, RecordKind, Writer},
     segment::{Access, Segment},
     socket::{Link, Received},
     *,
@@ -66,21 +66,21 @@ fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
 }
 
 /// A connection to an endpoint, on which nothing was sent. `from` is the place that it claims to have.
-fn connection(to: &Endpoint, from: &Place) -> Link {
+fn connection(to: &Endpoint, from: &EndpointPlace) -> Link {
     let Ok(Some(link)) = socket::connect_to(&to.place, from.name) else { panic!("nobody listens") };
     link
 }
 
 /// A connection, and the ring that belongs to it.
-fn connected(to: &Endpoint, from: &Place) -> (Link, OwnedFd) {
+fn connected(to: &Endpoint, from: &EndpointPlace) -> (Link, OwnedFd) {
     let link = connection(to, from);
     let (file, _) = segment::create(ring::SEGMENT, Access::ReadWrite).unwrap();
-    assert_eq!(link.send(&Message::Ring, Some(&file)), socket::Posted::Yes);
+    assert_eq!(link.send(&ConnectionMessage::Ring, Some(&file)), socket::SendOutcome::Yes);
     (link, file)
 }
 
 /// The last message before the other end is closed.
-fn last_words(link: &Link) -> Option<Message> {
+fn last_words(link: &Link) -> Option<ConnectionMessage> {
     let mut last = None;
     loop {
         match link.receive().unwrap() {
@@ -96,16 +96,18 @@ fn accepted(endpoint: &mut Endpoint, listener: &Listener, board: &OwnedFd) -> (L
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
     let Ok(Accepted::From(from, link)) = listener.accept() else { panic!("it does not connect") };
     assert_eq!(from, endpoint.place.name);
-    assert_eq!(link.send(&Message::Accept, Some(board)), socket::Posted::Yes);
+    assert_eq!(link.send(&ConnectionMessage::Accept, Some(board)), socket::SendOutcome::Yes);
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_some());
-    let Ok(Received::Message(Message::Ring, Some(file))) = link.receive() else { panic!("no ring") };
+    let Ok(Received::Message(ConnectionMessage::Ring, Some(file))) = link.receive() else {
+        panic!("no ring")
+    };
     (link, file)
 }
 
 /// An endpoint that knows a peer, which does what the test wants.
-fn acquainted() -> (Endpoint, Place) {
+fn acquainted() -> (Endpoint, EndpointPlace) {
     let mut endpoint = Endpoint::open().unwrap();
-    let place = Place::new().unwrap();
+    let place = EndpointPlace::new().unwrap();
     assert_eq!(endpoint.connect(&place.address()).unwrap(), Peer(0));
     (endpoint, place)
 }
@@ -210,7 +212,7 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
         assert_eq!(seen, vec![round; len]);
     }
     // A peer that claims to have written there itself does not tell the truth.
-    assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::Refusal::Unregistered));
+    assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::WriteRefusal::Unregistered));
     // Small memory is not shared. SAFETY: nothing accesses it.
     let small = unsafe { Memory::of_memfd(&file, 0, 100).unwrap() };
     assert!(!there.register(small).unwrap().remote().unwrap().mappable);
@@ -277,7 +279,7 @@ fn an_endpoint_that_many_have_looked_for_is_near_and_works() {
     for _ in 0..5000 {
         assert!(Endpoint::is_near(endpoint.address()).unwrap());
     }
-    assert!(!Endpoint::is_near(&Place::new().unwrap().address()).unwrap());
+    assert!(!Endpoint::is_near(&EndpointPlace::new().unwrap().address()).unwrap());
     let refused = Endpoint::is_near(&Address(b"near".into()));
     assert!(matches!(refused, Err(Error::BadAddress { .. })), "{refused:?}");
     still_works(&mut endpoint);
@@ -286,26 +288,26 @@ fn an_endpoint_that_many_have_looked_for_is_near_and_works() {
 #[test]
 fn what_is_no_ring_disconnects_the_peer_alone() {
     let mut endpoint = Endpoint::open().unwrap();
-    let stranger = Place::new().unwrap();
+    let stranger = EndpointPlace::new().unwrap();
     let ring = segment::create(ring::SEGMENT, Access::ReadWrite).unwrap().0;
     let short = segment::create(4096, Access::ReadWrite).unwrap().0;
     let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let cases = [
-        (Message::Ring, None),
-        (Message::Ring, Some(&short)),
-        (Message::Ring, Some(&unsealed)),
-        (Message::Ring, Some(&null)),
-        (Message::Accept, Some(&ring)),
-        (Message::Connect { from: stranger.name }, Some(&ring)),
-        (Message::Forget { key: 1, address: 2 }, None),
+        (ConnectionMessage::Ring, None),
+        (ConnectionMessage::Ring, Some(&short)),
+        (ConnectionMessage::Ring, Some(&unsealed)),
+        (ConnectionMessage::Ring, Some(&null)),
+        (ConnectionMessage::Accept, Some(&ring)),
+        (ConnectionMessage::Connect { from: stranger.name }, Some(&ring)),
+        (ConnectionMessage::Forget { key: 1, address: 2 }, None),
     ];
     for (message, file) in cases {
         let link = connection(&endpoint, &stranger);
-        assert_eq!(link.send(&message, file), socket::Posted::Yes);
+        assert_eq!(link.send(&message, file), socket::SendOutcome::Yes);
         assert!(polled(&mut endpoint).1.is_none(), "{message:?}");
-        assert_eq!(last_words(&link), Some(Message::Dropped), "{message:?}");
+        assert_eq!(last_words(&link), Some(ConnectionMessage::Dropped), "{message:?}");
     }
     // A stranger that sends nothing, and one that ends at once, do no harm.
     let _silent = connection(&endpoint, &stranger);
@@ -316,7 +318,7 @@ fn what_is_no_ring_disconnects_the_peer_alone() {
 #[test]
 fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
     let (mut endpoint, place) = acquainted();
-    let stranger = Place::new().unwrap();
+    let stranger = EndpointPlace::new().unwrap();
     for (from, named) in [(&stranger, false), (&place, true)] {
         let (link, file) = connected(&endpoint, from);
         let ring = Segment::own(&file, ring::SEGMENT).unwrap();
@@ -324,7 +326,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
         let error = polled(&mut endpoint).1;
         assert_eq!(names_it(error.as_ref()), named, "{error:?}");
         // The peer lives, and must not take this endpoint for dead.
-        assert_eq!(last_words(&link), Some(Message::Dropped));
+        assert_eq!(last_words(&link), Some(ConnectionMessage::Dropped));
         if !named {
             still_works(&mut endpoint);
         }
@@ -351,7 +353,7 @@ fn a_connection_that_a_peer_drops_is_no_death() {
     check_forged(polled(&mut here).1);
     let (mut endpoint, place) = acquainted();
     let (link, _file) = connected(&endpoint, &place);
-    assert_eq!(link.send(&Message::Dropped, None), socket::Posted::Yes);
+    assert_eq!(link.send(&ConnectionMessage::Dropped, None), socket::SendOutcome::Yes);
     check_forged(polled(&mut endpoint).1);
 }
 
@@ -396,8 +398,8 @@ fn what_is_only_read_is_mapped_for_reading() {
         assert_eq!(straight, owned);
         // A peer cannot map shown memory for writing, although it has the descriptor.
         let (link, _ring) = connected(&there, &here.place);
-        let want = Message::Want { key: region.key, address: 0, access: Access::ReadWrite };
-        assert_eq!(link.send(&want, None), socket::Posted::Yes);
+        let want = ConnectionMessage::Want { key: region.key, address: 0, access: Access::ReadWrite };
+        assert_eq!(link.send(&want, None), socket::SendOutcome::Yes);
         let given = std::iter::repeat_with(|| {
             assert!(polled(&mut there).1.is_none());
             link.receive().unwrap()
@@ -405,14 +407,14 @@ fn what_is_only_read_is_mapped_for_reading() {
         let (file, given) = given
             .take(3)
             .find_map(|received| match received {
-                Received::Message(Message::Memory(given), Some(file)) => Some((file, given)),
+                Received::Message(ConnectionMessage::Memory(given), Some(file)) => Some((file, given)),
                 _ => None,
             })
             .expect("it is given");
         assert_eq!(given.writable, owned);
         assert_eq!(Segment::of_peer(&file, 0, len, Access::ReadWrite).is_ok(), owned);
         assert_eq!(rustix::io::pwrite(&file, &[1], 0).is_ok(), owned);
-        assert_eq!(link.send(&Message::Bye, None), socket::Posted::Yes);
+        assert_eq!(link.send(&ConnectionMessage::Bye, None), socket::SendOutcome::Yes);
     }
 }
 
@@ -426,14 +428,14 @@ fn what_was_written_before_a_peer_died_is_read_first() {
         let key = window.remote().unwrap().key;
         let count = 3 * BATCH;
         for _ in 0..count {
-            let record = Record { kind: Kind::Put, immediate: 5, len: 8, total: 8, key, offset: 0 };
+            let record = Record { kind: RecordKind::Put, immediate: 5, len: 8, total: 8, key, offset: 0 };
             let bytes = [1_u8; 8];
             assert!(writer.has_room(8).unwrap());
             // SAFETY: eight bytes, as the record says.
             unsafe { writer.push(&record, std::iter::once((bytes.as_ptr(), 8))) };
         }
         if closes {
-            let _ = link.send(&Message::Bye, None);
+            let _ = link.send(&ConnectionMessage::Bye, None);
         }
         drop((link, writer, file));
         let (events, error) = polled(&mut endpoint);
@@ -452,12 +454,12 @@ fn a_hostile_reader_is_named() {
     let (len, access) = (large as u64, Access::ReadWrite);
     let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, access, writable: true };
     let cases = [
-        (false, Message::Accept, None),
-        (false, Message::Accept, Some(&null)),
-        (false, Message::Want { key: 1, address: 2, access: Access::Read }, None),
-        (true, Message::Memory(given), Some(&short)),
-        (true, Message::Want { key: 1, address: 2, access: Access::Read }, None),
-        (true, Message::Bye, Some(&short)),
+        (false, ConnectionMessage::Accept, None),
+        (false, ConnectionMessage::Accept, Some(&null)),
+        (false, ConnectionMessage::Want { key: 1, address: 2, access: Access::Read }, None),
+        (true, ConnectionMessage::Memory(given), Some(&short)),
+        (true, ConnectionMessage::Want { key: 1, address: 2, access: Access::Read }, None),
+        (true, ConnectionMessage::Bye, Some(&short)),
     ];
     let board = Board::new().unwrap().0;
     for (is_accepted, message, file) in cases {
@@ -471,13 +473,13 @@ fn a_hostile_reader_is_named() {
             link
         };
         let mut answer = message;
-        if let Message::Memory(given) = &mut answer {
+        if let ConnectionMessage::Memory(given) = &mut answer {
             let source = endpoint.allocate(large).unwrap();
             // Any key of memory that can be mapped does: its own.
             assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
             given.key = source.remote().unwrap().key;
         }
-        assert_eq!(link.send(&answer, file), socket::Posted::Yes);
+        assert_eq!(link.send(&answer, file), socket::SendOutcome::Yes);
         let error = polled(&mut endpoint).1;
         assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
     }
@@ -497,7 +499,7 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
     let (link, file) = accepted(&mut endpoint, &listener, &board);
     assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
-    let answer = Message::Memory(Given {
+    let answer = ConnectionMessage::Memory(Given {
         key,
         base: 0,
         len: vast as u64,
@@ -507,7 +509,7 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
         access: Access::ReadWrite,
         writable: true,
     });
-    assert_eq!(link.send(&answer, Some(&memory)), socket::Posted::Yes);
+    assert_eq!(link.send(&answer, Some(&memory)), socket::SendOutcome::Yes);
     let error = polled(&mut endpoint).1;
     assert!(error.is_none(), "{error:?}");
     for _ in 0..3 {
@@ -516,14 +518,14 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     let mut reader = Reader::new(Segment::own(&file, ring::SEGMENT).unwrap());
     let mut bytes = 0;
     while let Some(record) = reader.next().unwrap() {
-        assert_ne!(record.kind, Kind::Landed);
+        assert_ne!(record.kind, RecordKind::Landed);
         bytes += record.len;
         reader.consume(&record);
     }
     assert_eq!(bytes, 4 * 20_000);
     let mut asked = 0;
     while let Ok(Received::Message(message, _)) = link.receive() {
-        asked += usize::from(matches!(message, Message::Want { .. }));
+        asked += usize::from(matches!(message, ConnectionMessage::Want { .. }));
     }
     assert_eq!(asked, 1, "it is asked for once");
 }

@@ -7,8 +7,8 @@ use unisono::hardware::{Cache, Hardware, NumaNode, Processors};
 use super::{
     super::{
         environment::LaunchInfo,
-        machine::{Machine, Ranks},
-        ranks::Job,
+        machine::{Machine, RanksHere},
+        ranks::JobRanks,
         report::Section,
     },
     SHM, says, tested,
@@ -39,7 +39,7 @@ fn machine(ranks: Option<usize>) -> Machine {
         cpuset: None,
         usable: Some(32),
         quota: None,
-        ranks: Ranks { count: ranks, ..Ranks::default() },
+        ranks: RanksHere { count: ranks, ..RanksHere::default() },
     }
 }
 
@@ -81,7 +81,7 @@ fn ranks_are_placed_and_told_how_they_reach_each_other() {
     let said = |launched: Option<&LaunchInfo>, here, allowed, (inside, between)| {
         let Ok(hardware) = machine(None).hardware else { unreachable!() };
         let machine = Machine { hardware: Ok(Hardware { allowed, ..hardware }), ..machine(None) };
-        let section = Job { launched, here }.judge(&machine, &tested(inside, between))?;
+        let section = JobRanks { launched, here }.judge(&machine, &tested(inside, between))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Some(section.lines.iter().map(|line| line.text.replace(&host, "HOST")).collect::<Vec<_>>())
     };
@@ -119,7 +119,7 @@ fn ranks_are_placed_and_told_how_they_reach_each_other() {
 #[test]
 fn more_ranks_than_hardware_threads() {
     let last = |ranks, spin| {
-        let ranks = Ranks { count: Some(ranks), spin, ..Ranks::default() };
+        let ranks = RanksHere { count: Some(ranks), spin, ..RanksHere::default() };
         let mut section = Machine { ranks, ..machine(None) }.judge();
         Section { lines: section.lines.split_off(5), ..section }
     };
@@ -196,7 +196,7 @@ fn fewer_hardware_threads_than_the_machine_has() {
         ),
     );
     // The binding of one rank says nothing about the others.
-    let rank = Ranks { count: Some(4), launched: true, ..Ranks::default() };
+    let rank = RanksHere { count: Some(4), launched: true, ..RanksHere::default() };
     let alone = Machine { hardware: bound(1), usable: Some(1), ranks: rank.clone(), ..machine(None) };
     says(
         &judged(alone),

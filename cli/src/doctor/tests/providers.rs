@@ -4,7 +4,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     super::{
-        providers::{Candidate, ProviderRequest, Providers, RequestResult},
+        providers::{OfferedProvider, ProviderRequest, Providers, RequestResult},
         report::Section,
         self_test::SelfTest,
         shared::{SHM, SharedMemory},
@@ -13,8 +13,8 @@ use super::{
     says, tested, trial,
 };
 
-fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str) -> Candidate {
-    Candidate {
+fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str) -> OfferedProvider {
+    OfferedProvider {
         name: name.into(),
         version: if device.is_empty() { String::new() } else { "117.0".into() },
         device: device.into(),
@@ -29,7 +29,7 @@ fn named(name: &str) -> ProviderRequest {
     ProviderRequest::Named(name.into())
 }
 
-fn way(request: ProviderRequest, asked: bool, taken: Result<Candidate, String>) -> RequestResult {
+fn way(request: ProviderRequest, asked: bool, taken: Result<OfferedProvider, String>) -> RequestResult {
     RequestResult { request, asked, taken, next: Vec::new() }
 }
 

@@ -4,14 +4,14 @@ use std::{fs, path::Path};
 
 use super::{
     super::{
-        machine::{Machine, Ranks},
-        report::{Mark, Section},
-        topology::Topology,
+        machine::{Machine, RanksHere},
+        report::{LineMark, Section},
+        topology::GivenTopology,
     },
     says,
 };
 
-fn described(topology: Topology, ranks: Ranks) -> Section {
+fn described(topology: GivenTopology, ranks: RanksHere) -> Section {
     let hardware = topology.read();
     Machine::described(hardware, topology, ranks).judge()
 }
@@ -19,8 +19,8 @@ fn described(topology: Topology, ranks: Ranks) -> Section {
 /// The report on the machine recorded in a file of this folder, with this number of ranks.
 fn recorded(name: &str, ranks: usize) -> Section {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/tests").join(name);
-    let ranks = Ranks { count: Some(ranks), ..Ranks::default() };
-    let mut section = described(Topology::Recorded(path.clone()), ranks);
+    let ranks = RanksHere { count: Some(ranks), ..RanksHere::default() };
+    let mut section = described(GivenTopology::Recorded(path.clone()), ranks);
     let first = section.lines.remove(0).text;
     assert_eq!(first, format!("not this machine, but what is recorded in {}", path.display()));
     section
@@ -68,7 +68,7 @@ fn a_laptop_with_two_kinds_of_cores() {
 
 /// The report on a topology that a text describes.
 fn synthetic(text: &str) -> Section {
-    let mut section = described(Topology::Synthetic(text.to_owned()), Ranks::default());
+    let mut section = described(GivenTopology::Synthetic(text.to_owned()), RanksHere::default());
     assert_eq!(section.lines.remove(0).text, "not this machine, but what HWLOC_SYNTHETIC describes");
     section
 }
@@ -103,7 +103,7 @@ fn a_broken_file_is_named_and_ends_nothing() {
     let file = directory.path().join("topology.xml");
     let problem = |text: &[u8]| {
         fs::write(&file, text).unwrap();
-        let error = Topology::Recorded(file.clone()).read().unwrap_err();
+        let error = GivenTopology::Recorded(file.clone()).read().unwrap_err();
         error.strip_prefix(&format!("{}: hwloc: ", file.display())).unwrap().to_owned()
     };
     let whole = include_str!("epyc.xml");
@@ -121,9 +121,9 @@ fn a_broken_file_is_named_and_ends_nothing() {
     let nested = "<topology version='2.0'>".to_owned() + &"<object type='Machine'>".repeat(90_000);
     assert_eq!(problem(nested.as_bytes()), "its elements are nested more than 100 deep");
     let missing = directory.path().join("none.xml");
-    let read = |file: &Path| Topology::Recorded(file.to_owned()).read().unwrap_err();
+    let read = |file: &Path| GivenTopology::Recorded(file.to_owned()).read().unwrap_err();
     assert!(read(&missing).starts_with(&format!("{}: ", missing.display())));
     assert!(read(directory.path()).ends_with(": it is not a regular file"));
-    let section = described(Topology::Recorded(missing), Ranks::default());
-    assert_eq!(section.count(Mark::Problem), 1, "{section:?}");
+    let section = described(GivenTopology::Recorded(missing), RanksHere::default());
+    assert_eq!(section.count(LineMark::Problem), 1, "{section:?}");
 }

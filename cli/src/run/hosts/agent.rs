@@ -13,9 +13,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::run::{
     cores,
-    job::{self, Events, Job, Place},
-    link::{CONTINUE, END, HostHello, JobOfHost, Mark, Places, Reached, STOP, Task},
-    port::Port,
+    job::{self, EventChannel, Job, JobPlace},
+    link::{CONTINUE, END, HostHello, HostMark, JobOfHost, Places, Reached, STOP, Task},
+    port::ReservedPort,
     ranks::Event,
 };
 use crate::words::host;
@@ -38,15 +38,15 @@ pub(crate) fn run() -> ExitCode {
 }
 
 /// Executes what the launcher asks for; returns the exit status.
-fn serve(events: Events) -> io::Result<i32> {
-    let port = Port::keep()?;
+fn serve(events: EventChannel) -> io::Result<i32> {
+    let port = ReservedPort::keep()?;
     let [from, at] = job::ssh_addresses();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     say(&HostHello { unisono: version, host: host(), cores: cores(), from, at, port: port.number })?;
     let Some(Places { addresses }) = hear()? else { return Ok(0) };
     say(&Reached { reached: reached(&addresses) })?;
     let Some(task) = hear::<Task>()? else { return Ok(0) };
-    let mark = Mark::new(task.mark.clone());
+    let mark = HostMark::new(task.mark.clone());
     listen(events.0.clone())?;
     let failed = |status: i32, problem: &dyn std::fmt::Display| {
         crate::complain!("unisono run: on {}: {problem}", task.host);
@@ -68,7 +68,7 @@ fn serve(events: Events) -> io::Result<i32> {
     job::make_room(task.ranks, 5)?;
     let meet = job::meet(task.store, task.token, task.master);
     let job = JobOfHost { host: task.host.clone(), others: task.world > task.ranks, mark: mark.clone() };
-    let place = Place { first: task.first, world: task.world, meet, host: Some(job) };
+    let place = JobPlace { first: task.first, world: task.world, meet, host: Some(job) };
     match (Job { ranks: task.ranks, program: task.program }).run_at(&place, events) {
         Ok(end) => Ok(end.status()),
         Err(error) => failed(1, &error),

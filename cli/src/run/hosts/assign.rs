@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 /// A host as the command line has it: as ssh takes it, and the number of ranks, if it is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::run) struct Asked {
+pub(in crate::run) struct HostSpec {
     pub(super) name: String,
     ranks: Option<u32>,
 }
 
-impl FromStr for Asked {
+impl FromStr for HostSpec {
     type Err = String;
 
     /// Reads `NAME`, `USER@NAME`, `NAME:RANKS`, an address of IPv6, or that in brackets with `:RANKS`.
@@ -39,7 +39,7 @@ impl FromStr for Asked {
 
 /// How many ranks each host gets; `None`: one for each of its cores. Of `total` ranks, hosts without a number get what the others leave,
 /// as even as possible, and the first one more.
-pub(super) fn assign(hosts: &[Asked], total: Option<u32>) -> Result<Vec<Option<u32>>, String> {
+pub(super) fn assign(hosts: &[HostSpec], total: Option<u32>) -> Result<Vec<Option<u32>>, String> {
     if let Some((at, host)) =
         hosts.iter().enumerate().find(|(at, host)| hosts[..*at].iter().any(|it| it.name == host.name))
     {
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(text: &str) -> Vec<Asked> {
+    fn asked(text: &str) -> Vec<HostSpec> {
         text.split(',').map(|host| host.parse().unwrap()).collect()
     }
 
@@ -92,10 +92,10 @@ mod tests {
             ("[fd98::1]:3", "fd98::1", Some(3)),
             ("me@[fd98::1]:3", "me@fd98::1", Some(3)),
         ] {
-            assert_eq!(text.parse(), Ok(Asked { name: name.into(), ranks }), "{text}");
+            assert_eq!(text.parse(), Ok(HostSpec { name: name.into(), ranks }), "{text}");
         }
         for text in ["", ":4", "a:", "a:0", "a:x", "a:65537", "-oProxyCommand=x", "a b", "a:-1"] {
-            assert!(text.parse::<Asked>().is_err(), "{text}");
+            assert!(text.parse::<HostSpec>().is_err(), "{text}");
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
         #[test]
         fn all_ranks_have_a_host(given in prop::collection::vec(prop::option::of(1_u32..9), 1..6), total in 1_u32..40) {
             let hosts: Vec<_> =
-                given.iter().enumerate().map(|(at, &ranks)| Asked { name: at.to_string(), ranks }).collect();
+                given.iter().enumerate().map(|(at, &ranks)| HostSpec { name: at.to_string(), ranks }).collect();
             if let Ok(all) = assign(&hosts, Some(total)) {
                 prop_assert_eq!(all.iter().map(|ranks| ranks.unwrap()).sum::<u32>(), total);
             } else {

@@ -10,16 +10,16 @@ use std::{
 use unisono::rendezvous::StoreServer;
 
 use super::{
-    assign::{Asked, assign},
-    ssh::{self, Call},
+    assign::{HostSpec, assign},
+    ssh::{self, CalledHost},
 };
 use crate::{
     run::{
         end::End,
         job,
-        link::{HostHello, Line, Mark, Marked, Places, Said, Task},
+        link::{HostChannel, HostHello, HostMark, MarkedOutput, Places, Said, Task},
         program::Program,
-        ranks::{Event, JobMembers, Ranks},
+        ranks::{Event, JobMembers, RankProcesses},
         signals,
     },
     words,
@@ -35,8 +35,8 @@ const MOST_ADDRESSES: usize = 8;
 /// A host that has answered.
 struct Host {
     name: String,
-    call: Call,
-    line: Line,
+    call: CalledHost,
+    line: HostChannel,
     hello: HostHello,
     ranks: u32,
 }
@@ -54,15 +54,15 @@ impl From<io::Error> for Early {
 }
 
 /// Starts the ranks of a job on several hosts and returns when all have ended, as a job of this host does.
-pub(in crate::run) fn run(asked: &[Asked], total: Option<u32>, mut program: Program) -> io::Result<End> {
+pub(in crate::run) fn run(asked: &[HostSpec], total: Option<u32>, mut program: Program) -> io::Result<End> {
     let wanted = assign(asked, total).map_err(io::Error::other)?;
     let (tell, events) = job::begin()?;
     let mut calls = Vec::new();
     for (asked, ranks) in asked.iter().zip(wanted).filter(|(_, ranks)| *ranks != Some(0)) {
         let number = u32::try_from(calls.len()).map_err(io::Error::other)?;
-        calls.push((asked.name.clone(), Call::start(number, &asked.name, tell.clone())?, ranks));
+        calls.push((asked.name.clone(), CalledHost::start(number, &asked.name, tell.clone())?, ranks));
     }
-    let mut ranks = Ranks::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
+    let mut ranks = RankProcesses::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
     let prepared = greet(calls, &events).and_then(|hosts| prepare(hosts, total.is_none(), &events));
     let (hosts, store, token, addresses) = match prepared {
         Ok(prepared) => prepared,
@@ -97,7 +97,7 @@ pub(in crate::run) fn run(asked: &[Asked], total: Option<u32>, mut program: Prog
         let (child, output, errors) = host.call.finish()?;
         let tell = tell.clone();
         let failed = move |status| drop(tell.send(Event::Failed(status)));
-        let output = Marked::new(output, &Mark::new(mark.clone()), failed);
+        let output = MarkedOutput::new(output, &HostMark::new(mark.clone()), failed);
         ranks.take(number, host.line, child, output, errors)?;
     }
     Ok(job::verdict(store, ranks.supervise(&events, None)))
@@ -143,15 +143,18 @@ fn prepare(
 }
 
 /// Waits for the first answer of each host.
-fn greet(calls: Vec<(String, Call, Option<u32>)>, events: &Receiver<Event>) -> Result<Vec<Host>, Early> {
+fn greet(
+    calls: Vec<(String, CalledHost, Option<u32>)>,
+    events: &Receiver<Event>,
+) -> Result<Vec<Host>, Early> {
     let names: Vec<_> = calls.iter().map(|(name, ..)| name.as_str()).collect();
     let hellos = answers(&names, events)?;
-    let host = |((name, mut call, ranks), said): ((String, Call, Option<u32>), Said)| {
+    let host = |((name, mut call, ranks), said): ((String, CalledHost, Option<u32>), Said)| {
         let (Said::HostHello(hello), Some(input)) = (said, call.child.stdin.take()) else {
             let problem = format!("{name} answered another question than was asked");
             return Err(Early::Error(io::Error::other(problem)));
         };
-        let (line, ranks) = (Line::new(name.clone(), input), ranks.unwrap_or(hello.cores));
+        let (line, ranks) = (HostChannel::new(name.clone(), input), ranks.unwrap_or(hello.cores));
         Ok(Host { name, call, line, hello, ranks })
     };
     calls.into_iter().zip(hellos).map(host).collect()

@@ -32,7 +32,7 @@ const MOST_LINES: usize = 1000;
 const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A host that was called.
-pub(super) struct Call {
+pub(super) struct CalledHost {
     pub(super) child: Child,
     thread: JoinHandle<(BufReader<ChildStdout>, ChildStderr)>,
     end: EndOfCall,
@@ -54,7 +54,7 @@ pub(super) fn is_here(name: &str) -> bool {
     name == "localhost" || name == own || Some(name) == own.split('.').next()
 }
 
-impl Call {
+impl CalledHost {
     /// Starts the program on a host; its two answers come as events.
     pub(super) fn start(number: u32, name: &str, tell: Sender<Event>) -> io::Result<Self> {
         let mut command = if is_here(name) { here() } else { there(name) };

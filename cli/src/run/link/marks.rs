@@ -8,12 +8,12 @@ use std::{
 
 /// The mark before a host's words: a zero byte and a random text.
 #[derive(Clone, Debug)]
-pub(in crate::run) struct Mark(String);
+pub(in crate::run) struct HostMark(String);
 
 /// The longest word, with its line end.
 const LONGEST: usize = 32;
 
-impl Mark {
+impl HostMark {
     pub(in crate::run) fn new(random: String) -> Self {
         Self(random)
     }
@@ -30,7 +30,7 @@ impl Mark {
 }
 
 /// Reads a host's output, without its words.
-pub(in crate::run) struct Marked<R> {
+pub(in crate::run) struct MarkedOutput<R> {
     source: R,
     mark: Vec<u8>,
     /// What was read and may be the beginning of a word.
@@ -41,9 +41,9 @@ pub(in crate::run) struct Marked<R> {
     end: Option<i32>,
 }
 
-impl<R: Read> Marked<R> {
+impl<R: Read> MarkedOutput<R> {
     /// `failed` is called if a rank has failed.
-    pub(in crate::run) fn new(source: R, mark: &Mark, failed: impl FnMut(i32) + Send + 'static) -> Self {
+    pub(in crate::run) fn new(source: R, mark: &HostMark, failed: impl FnMut(i32) + Send + 'static) -> Self {
         let mark = format!("\0{} ", mark.0).into_bytes();
         Self { source, mark, held: Vec::new(), clean: Vec::new(), failed: Box::new(failed), end: None }
     }
@@ -79,7 +79,7 @@ impl<R: Read> Marked<R> {
     }
 }
 
-impl<R: Read> Read for Marked<R> {
+impl<R: Read> Read for MarkedOutput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.clean.is_empty() {
             let count = self.source.read(buffer)?;
@@ -97,7 +97,7 @@ impl<R: Read> Read for Marked<R> {
     }
 }
 
-impl<R: AsFd> AsFd for Marked<BufReader<R>> {
+impl<R: AsFd> AsFd for MarkedOutput<BufReader<R>> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.source.get_ref().as_fd()
     }
@@ -142,7 +142,7 @@ mod tests {
             ),
             cut in 1_usize..12,
         ) {
-            let mark = Mark::new("abcdef".into());
+            let mark = HostMark::new("abcdef".into());
             let mut all = Vec::new();
             for part in &parts {
                 all.extend_from_slice(part);
@@ -152,7 +152,7 @@ mod tests {
             let pieces = Pieces(all.chunks(cut).map(<[u8]>::to_vec).collect());
             let failed = Arc::new(Mutex::new(0));
             let count = Arc::clone(&failed);
-            let mut marked = Marked::new(pieces, &mark, move |status| {
+            let mut marked = MarkedOutput::new(pieces, &mark, move |status| {
                 assert_eq!(status, 7);
                 *count.lock().unwrap() += 1;
             });

@@ -14,7 +14,7 @@ use std::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::marks::{Mark, Marked};
+pub(super) use self::marks::{HostMark, MarkedOutput};
 use super::program::Program;
 
 /// How a host's first line begins; what login scripts print before it is skipped.
@@ -76,7 +76,7 @@ pub(super) struct JobOfHost {
     pub(super) host: String,
     /// True if there are ranks on other hosts.
     pub(super) others: bool,
-    pub(super) mark: Mark,
+    pub(super) mark: HostMark,
 }
 
 /// What a host answers to the launcher's lines, or why it cannot.
@@ -89,13 +89,13 @@ pub(super) enum Said {
 }
 
 /// The way to tell a host what to do.
-pub(super) struct Line {
+pub(super) struct HostChannel {
     /// The host as the user calls it.
     pub(super) host: String,
     input: Mutex<ChildStdin>,
 }
 
-impl Line {
+impl HostChannel {
     pub(super) fn new(host: String, input: ChildStdin) -> Self {
         Self { host, input: input.into() }
     }

@@ -12,7 +12,7 @@ use crate::{access, call::Signature};
 
 /// What an operation does; each number is of a root.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     All,
     /// The root alone gives, and the others alone wait.
     Broadcast(Rank),
@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Reduce(Rank),
 }
 
-impl Kind {
+impl MessageKind {
     fn sources(self, me: Rank, ranks: usize) -> Vec<Rank> {
         let others = (0..ranks).filter(|&rank| rank != me);
         match self {
@@ -67,7 +67,7 @@ struct State {
 }
 
 struct Model<'p> {
-    program: &'p [Kind],
+    program: &'p [MessageKind],
     mutant: Mutant,
     /// The slots of all, and what each sees of the others'.
     memory: Vec<Region>,
@@ -82,7 +82,7 @@ fn half(rank: Rank, number: u64, half: u8) -> u64 {
 }
 
 impl<'p> Model<'p> {
-    fn new(ranks: usize, program: &'p [Kind], mutant: Mutant) -> Self {
+    fn new(ranks: usize, program: &'p [MessageKind], mutant: Mutant) -> Self {
         let memory: Vec<_> =
             (0..ranks).map(|_| Region::unregistered(Memory::map(layout::LEN).unwrap())).collect();
         let views = (0..ranks).map(|me| SharedSlots {
@@ -264,21 +264,22 @@ impl<'p> Model<'p> {
 }
 
 /// All programs of this many operations of these kinds.
-fn programs(kinds: &[Kind], len: usize) -> Vec<Vec<Kind>> {
+fn programs(kinds: &[MessageKind], len: usize) -> Vec<Vec<MessageKind>> {
     (0..len).fold(vec![Vec::new()], |shorter, _| {
-        let longer = |before: Vec<Kind>| kinds.iter().map(move |&kind| [&before[..], &[kind]].concat());
+        let longer =
+            |before: Vec<MessageKind>| kinds.iter().map(move |&kind| [&before[..], &[kind]].concat());
         shorter.into_iter().flat_map(longer).collect()
     })
 }
 
-fn explored(ranks: usize, program: &[Kind], stops: bool) -> usize {
+fn explored(ranks: usize, program: &[MessageKind], stops: bool) -> usize {
     let states = Model::new(ranks, program, Mutant::None).explore(stops);
     states.unwrap_or_else(|wrong| panic!("{ranks} ranks, {program:?}: {wrong}"))
 }
 
 #[test]
 fn no_order_of_steps_reads_or_writes_what_it_may_not() {
-    use Kind::*;
+    use MessageKind::*;
     let two: usize =
         [(3, &[All, Broadcast(0), Broadcast(1), Reduce(0), Reduce(1)][..]), (5, &[Broadcast(0), All])]
             .into_iter()
@@ -294,7 +295,7 @@ fn no_order_of_steps_reads_or_writes_what_it_may_not() {
 
 #[test]
 fn mutants_of_the_rules_are_found() {
-    use Kind::*;
+    use MessageKind::*;
     for (mutant, program) in [
         (Mutant::OneSlot, &[All, All, All][..]),
         (Mutant::EntersAlone, &[Broadcast(0), Broadcast(0), Broadcast(0)]),

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::Tree;
 use crate::{
     Job, Rank,
-    algorithm::chunks::Shape,
+    algorithm::chunks::PatternShape,
     partition::{self, block},
 };
 
@@ -109,8 +109,14 @@ impl Bundles {
     }
 
     /// The shape of a pattern with this many turns, and this much scratch, on this rank.
-    pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
-        Shape { chunks: self.chunks, turns, max_message: self.longest(), scratch, ..Shape::default() }
+    pub(super) fn shape(&self, turns: usize, scratch: usize) -> PatternShape {
+        PatternShape {
+            chunks: self.chunks,
+            turns,
+            max_message: self.longest(),
+            scratch,
+            ..PatternShape::default()
+        }
     }
 
     /// The most elements in a message of any rank.

@@ -4,7 +4,7 @@
 use super::bundles::Bundles;
 use crate::{
     Rank, Span,
-    algorithm::chunks::{Pattern, Shape, Steps},
+    algorithm::chunks::{Pattern, PatternShape, Steps},
 };
 
 pub(super) struct Gather(pub(super) Bundles);
@@ -55,7 +55,7 @@ impl Gather {
 impl Pattern for Gather {
     /// A turn for the first message of each child, so that these are taken before anything is sent even if there are more; one for
     /// this place's bundle; and one for each other bundle.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let Bundles { tree, count, .. } = &self.0;
         // There is one chunk if a bundle has several blocks, and scratch even if these are empty.
         let own = self.0.own();

@@ -11,7 +11,7 @@ mod gather;
 mod scatter;
 mod vector;
 
-pub(super) use self::vector::{Family, schedule};
+pub(super) use self::vector::{TreeNeighbours, schedule};
 use self::{bundles::Bundles, gather::Gather, scatter::Scatter};
 use super::{Plan, chunks::Lanes, doublings, wrapped};
 use crate::{Collective, Job, Rank};
@@ -62,9 +62,9 @@ impl Tree {
         self.rank(self.place + (1 << index))
     }
 
-    fn family(&self) -> Family {
+    fn family(&self) -> TreeNeighbours {
         let children = (0..self.children).map(|index| self.child(index)).collect();
-        Family { parent: self.parent(), children }
+        TreeNeighbours { parent: self.parent(), children }
     }
 
     /// Visits all children.

@@ -5,7 +5,7 @@
 use super::bundles::Bundles;
 use crate::{
     Rank, Span,
-    algorithm::chunks::{Pattern, Shape, Steps},
+    algorithm::chunks::{Pattern, PatternShape, Steps},
 };
 
 pub(super) struct Scatter(pub(super) Bundles);
@@ -28,7 +28,7 @@ impl Scatter {
 
 impl Pattern for Scatter {
     /// A turn for each bundle, including this place's, one for each child that gets a part of that, and one for this rank's block.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         // The elements that can wrap around the end of the root's input; at least one, even if these are empty.
         let Bundles { tree, chunks, .. } = &self.0;
         let wraps = tree.place == 0 && tree.root > 0 && *chunks == 1;

@@ -6,26 +6,26 @@ use std::ops::Range;
 
 use crate::{
     Collective, Job, Rank, Schedule, Span, Step,
-    algorithm::chunks::{Lanes, Pattern, Shape, Steps},
+    algorithm::chunks::{Lanes, Pattern, PatternShape, Steps},
     partition,
 };
 
 /// A rank's neighbours in a tree.
-pub(crate) struct Family {
+pub(crate) struct TreeNeighbours {
     pub(crate) parent: Option<Rank>,
     /// The children, the one with the smallest subtree first.
     pub(crate) children: Vec<Rank>,
 }
 
 /// A rank's schedule of a broadcast or a reduce.
-pub(crate) fn schedule(job: &Job<'_>, family: Family) -> Box<dyn Schedule> {
+pub(crate) fn schedule(job: &Job<'_>, family: TreeNeighbours) -> Box<dyn Schedule> {
     let (count, chunks) = (job.count, partition::chunks(job.count, job.chunk));
     Lanes::schedule(job, Vector { family, count, chunks, reduces: job.collective == Collective::Reduce })
 }
 
 /// A rank's part. The vector is cut into chunks.
 struct Vector {
-    family: Family,
+    family: TreeNeighbours,
     count: usize,
     chunks: usize,
     reduces: bool,
@@ -33,7 +33,8 @@ struct Vector {
 
 impl Vector {
     fn broadcast(&self, range: &Range<usize>, turn: usize, steps: &mut Steps) {
-        let (Family { parent, children }, output) = (&self.family, Span::output(range.start, range.len()));
+        let (TreeNeighbours { parent, children }, output) =
+            (&self.family, Span::output(range.start, range.len()));
         let data = parent.map_or(output, |parent| Span::landed(parent, range.len()));
         match (turn, *parent) {
             (0, Some(parent)) => steps.take(parent, range.len()),
@@ -48,7 +49,8 @@ impl Vector {
     }
 
     fn reduce(&self, range: &Range<usize>, turn: usize, steps: &mut Steps) {
-        let (Family { parent, children }, input) = (&self.family, Span::input(range.start, range.len()));
+        let (TreeNeighbours { parent, children }, input) =
+            (&self.family, Span::input(range.start, range.len()));
         let Some(&child) = children.get(turn) else {
             return parent.iter().for_each(|&parent| steps.put(parent, input));
         };
@@ -75,11 +77,11 @@ impl Vector {
 impl Pattern for Vector {
     /// In a reduce, a turn for each child; a rank without children has one, to send its contribution. In a broadcast, one to take the
     /// message, one for each child, and one to copy.
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let children = self.family.children.len();
         let turns = if self.reduces { children.max(1) } else { children + 2 };
         let max_message = partition::longest(self.count, self.chunks);
-        Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
+        PatternShape { chunks: self.chunks, turns, max_message, ..PatternShape::default() }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {

@@ -7,8 +7,8 @@ use crate::{
     Collective, Job, Place, Rank,
     algorithm::{
         Plan,
-        chunks::Shape,
-        compose::{At, Lengths, Stage, StagePart, Stages},
+        chunks::PatternShape,
+        compose::{AlgorithmStage, At, Lengths, StagePart, Stages},
     },
     partition::{self, block},
 };
@@ -71,17 +71,17 @@ impl Vector {
     }
 
     /// A stage among the ranks of this host.
-    fn within(&self, plan: &'static Plan, chunk: &Range<usize>, input: At, output: At) -> Stage {
+    fn within(&self, plan: &'static Plan, chunk: &Range<usize>, input: At, output: At) -> AlgorithmStage {
         let lengths = if plan.collective.has_blocks() {
             Lengths::Blocks((0..self.host.len()).map(|place| self.piece(chunk, place).len()).collect())
         } else {
             Lengths::Vector(chunk.len())
         };
-        Stage::new(plan, self.host.clone(), self.place, lengths, input, output)
+        AlgorithmStage::new(plan, self.host.clone(), self.place, lengths, input, output)
     }
 
     /// The ranks of this host reduce the chunk, or the root's host gets pieces of it.
-    fn down(&self, chunk: &Range<usize>) -> Option<Stage> {
+    fn down(&self, chunk: &Range<usize>) -> Option<AlgorithmStage> {
         let plan = match (self.collective, self.pieces) {
             (Collective::Broadcast, Some(_)) if self.home == self.root => {
                 exchange(self.host.len(), Collective::Scatter)
@@ -93,11 +93,11 @@ impl Vector {
         let data = if self.collective == Collective::Broadcast { At::OUTPUT } else { At::INPUT };
         // Sums of the previous chunk may still be read from scratch.
         let settle = chunk.start > 0 && self.sum(chunk).place == Place::Scratch;
-        Some(Stage { settle, ..self.within(plan, chunk, data.plus(chunk.start), self.sum(chunk)) })
+        Some(AlgorithmStage { settle, ..self.within(plan, chunk, data.plus(chunk.start), self.sum(chunk)) })
     }
 
     /// The ranks with this piece on all hosts do the collective.
-    fn between(&self, chunk: &Range<usize>) -> Option<Stage> {
+    fn between(&self, chunk: &Range<usize>) -> Option<AlgorithmStage> {
         let plans = match (self.collective, self.pieces) {
             (Collective::AllReduce, None) => recursive_doubling::PLANS,
             (Collective::AllReduce, Some(_)) => rabenseifner::PLANS,
@@ -107,12 +107,12 @@ impl Vector {
         };
         let (plan, sum) = (Plan::of(plans, self.collective), self.sum(chunk));
         let lengths = Lengths::Vector(self.piece(chunk, self.place).len());
-        let stage = Stage::new(plan, self.across.clone(), self.home, lengths, sum, sum);
-        (!self.across.is_empty()).then_some(Stage { root: self.root, last: true, ..stage })
+        let stage = AlgorithmStage::new(plan, self.across.clone(), self.home, lengths, sum, sum);
+        (!self.across.is_empty()).then_some(AlgorithmStage { root: self.root, last: true, ..stage })
     }
 
     /// The ranks of this host get the result, or the root gets its pieces.
-    fn up(&self, chunk: &Range<usize>) -> Option<Stage> {
+    fn up(&self, chunk: &Range<usize>) -> Option<AlgorithmStage> {
         let plan = match (self.collective, self.pieces) {
             (Collective::Reduce, Some(_)) if self.home == self.root => {
                 exchange(self.host.len(), Collective::Gather)
@@ -126,15 +126,15 @@ impl Vector {
 }
 
 impl Stages for Vector {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let sums = self.collective == Collective::Reduce && !self.is_root;
         let longest = self.chunk(0);
-        Shape {
+        PatternShape {
             chunks: self.chunks,
             turns: 3,
             max_message: self.max_message,
             scratch: if sums { self.piece(&longest, self.place).len() } else { 0 },
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 

@@ -14,8 +14,8 @@ use crate::{
     Collective, Job, Rank, Showing, Span, Step,
     algorithm::{
         Plan,
-        chunks::Shape,
-        compose::{At, Lengths, Stage, StagePart, Stages},
+        chunks::PatternShape,
+        compose::{AlgorithmStage, At, Lengths, StagePart, Stages},
     },
 };
 
@@ -166,7 +166,14 @@ impl Blocks {
 
     /// A stage among the ranks of this host.
     fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Option<StagePart> {
-        Some(StagePart::Among(Stage::new(plan, self.host.clone(), self.place, lengths, input, output)))
+        Some(StagePart::Among(AlgorithmStage::new(
+            plan,
+            self.host.clone(),
+            self.place,
+            lengths,
+            input,
+            output,
+        )))
     }
 
     /// A stage among the ranks of this class in this host, which gather or scatter a block of this many elements each.
@@ -174,7 +181,7 @@ impl Blocks {
         let (plan, lengths) = (Plan::of(binomial::PLANS, collective), vec![len; self.mates.len()]);
         let (members, lengths) = (self.mates.clone(), Lengths::Blocks(lengths));
         (!self.alone())
-            .then(|| StagePart::Among(Stage::new(plan, members, self.index, lengths, input, output)))
+            .then(|| StagePart::Among(AlgorithmStage::new(plan, members, self.index, lengths, input, output)))
     }
 
     /// A stage among the carriers of this class on all hosts. A tree needs equal blocks.
@@ -184,8 +191,12 @@ impl Blocks {
             true => Plan::of(binomial::PLANS, self.collective),
             false => exchange(hosts, self.collective),
         };
-        let stage = Stage::new(plan, self.across.clone(), self.home, lengths, input, output);
-        (!self.across.is_empty()).then_some(StagePart::Among(Stage { root: self.root, last: true, ..stage }))
+        let stage = AlgorithmStage::new(plan, self.across.clone(), self.home, lengths, input, output);
+        (!self.across.is_empty()).then_some(StagePart::Among(AlgorithmStage {
+            root: self.root,
+            last: true,
+            ..stage
+        }))
     }
 
     /// A block for each host, as long as all that its ranks of this class have.
@@ -354,19 +365,19 @@ impl Blocks {
 }
 
 impl Stages for Blocks {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> PatternShape {
         let turns = match self.collective {
             _ if self.shown => Self::SHOWN_STAGES,
             Collective::AllToAll => 6,
             Collective::AllGather | Collective::ReduceScatter => 4,
             _ => 3,
         };
-        Shape {
+        PatternShape {
             chunks: 1,
             turns,
             max_message: self.max_message,
             scratch: if self.shown { self.shown_scratch() } else { self.scratch() },
-            ..Shape::default()
+            ..PatternShape::default()
         }
     }
 
