@@ -177,8 +177,8 @@ impl MessageKind {
 pub struct Signature {
     /// The number in the communicator, its low 32 bits, in what an operation tells its peers; otherwise 0.
     pub number: u32,
-    /// The number of lanes, below [`COPIES_SHIFT`]. If the call may be done in place, above it: 0, or 1 more than the binary logarithm of
-    /// the most bytes that a rank copies to a slot at once.
+    /// The low byte: the number of lanes. The high byte: 0, or, if the call may be done in place, 1 more than the binary logarithm of the
+    /// most bytes that a rank copies to a slot at once.
     pub lanes: u16,
     /// The code of what the caller calls the type; 0 if that is the dtype.
     pub alias: u16,
