@@ -86,20 +86,21 @@ fn portion<'c>(
         }
         Step::Fold { own, at, into } => {
             let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
+            let of = |rank| part(&if rank == me { *own } else { landed(rank) });
+            // The order of two contributions makes no difference.
+            if ranks == 2 && !average && !operation.plan.signature.is_ordered() {
+                let [a, b, into] = shortest([of(0)?, of(1)?, part(into)?]);
+                memory::reduce(kernel, a, b, into)?;
+                return Ok(into.len);
+            }
             let mut all = Contributions::new();
             for rank in 0..ranks {
-                all.push(part(&if rank == me { *own } else { landed(rank) })?);
+                all.push(of(rank)?);
             }
             all.push(part(into)?);
             cut(&mut all);
             let Some(into) = all.pop() else { return Err(SpanError::Step) };
-            match *all {
-                // The order of two contributions makes no difference.
-                [a, b] if !average && !operation.plan.signature.is_ordered() => {
-                    memory::reduce(kernel, a, b, into)?;
-                }
-                _ => memory::total(kernel, &all, into)?,
-            }
+            memory::total(kernel, &all, into)?;
             Ok(into.len)
         }
         Step::Copy { from, into } => {
