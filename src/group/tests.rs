@@ -118,6 +118,9 @@ fn in_threads(
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut listener = Some(listener);
+    // A rank that fails while another still joins ends the other's join.
+    let joined = std::sync::Barrier::new(ranks);
+    let joined = &joined;
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
@@ -133,8 +136,10 @@ fn in_threads(
                         Some(listener) => Store::host_on(listener, &config.member(), deadline),
                         None => Store::join("127.0.0.1", port, &config.member(), deadline),
                     };
-                    let store = store.unwrap();
-                    each(rank, ProcessGroup::bounded(config, transport, Some(store), BOUNDS).unwrap());
+                    let join = |store| ProcessGroup::bounded(config, transport, Some(store), BOUNDS);
+                    let group = store.and_then(join);
+                    joined.wait();
+                    each(rank, group.unwrap());
                 })
             })
             .collect();
