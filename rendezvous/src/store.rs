@@ -1,6 +1,7 @@
 //! The store as a rank sees it: one connection for requests, until it has joined, a second one for the watch.
 
 use std::{
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, ToSocketAddrs},
     path::Path,
@@ -343,7 +344,16 @@ fn names_loopback(host: &str) -> bool {
 /// Binds at addresses that ranks on other machines can reach. It does not use the address of the host's name, because Debian's /etc/hosts
 /// gives 127.0.1.1 for the machine's name.
 fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
-    if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) }
+    let listen = || if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) };
+    listen().or_else(|error| match error.kind() {
+        // If two processes begin to listen at the same moment, Linux refuses both (1 of 200,000 times, 2026-11-30). They try again at
+        // different times.
+        io::ErrorKind::AddrInUse => {
+            thread::sleep(Duration::from_micros(RandomState::new().build_hasher().finish() % 20_000));
+            listen()
+        }
+        _ => Err(error),
+    })
 }
 
 /// Checks, in a separate thread, whether the name by which the other ranks find this host is a name of this host, and warns if it is not.
@@ -399,7 +409,7 @@ pub(super) fn listen_to_all(port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::{net::TcpStream, sync::Barrier};
 
     use super::*;
 
@@ -410,6 +420,27 @@ mod tests {
         TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
         if at.is_ipv6() {
             assert!(!sockopt::ipv6_v6only(&listener).unwrap());
+        }
+    }
+
+    #[test]
+    fn one_of_two_that_listen_at_once_serves() {
+        for host in ["127.0.0.1", "0.0.0.0"] {
+            for round in 0..50 {
+                let port = listen(host, 0).unwrap().local_addr().unwrap().port();
+                let (begin, end) = (&Barrier::new(2), &Barrier::new(2));
+                let listens = || {
+                    begin.wait();
+                    let listener = listen(host, port);
+                    end.wait();
+                    listener.is_ok()
+                };
+                let serve = thread::scope(|scope| {
+                    let other = scope.spawn(listens);
+                    (listens(), other.join().unwrap())
+                });
+                assert!(serve.0 != serve.1, "{host}, round {round}: {serve:?}");
+            }
         }
     }
 }
