@@ -44,7 +44,8 @@ pub enum Pipeline {
     /// If the ranks share memory, each copies the elements that lie in plain memory to its slots, where the others read them. Calls that
     /// cannot do that send messages as the tables say. Elements in registered buffers are read where they lie.
     Slots {
-        /// The most bytes that a rank copies at once, a power of two up to 1 MiB; 0 for messages.
+        /// The most bytes that a rank copies at once, a power of two up to 1 MiB; 0 for messages. Calls of direct in which a rank gives
+        /// at most 16 KiB go through slots in one round with any value.
         bytes: usize,
     },
 }
