@@ -78,6 +78,15 @@ impl Shown {
         Self { first, blocks: 1, stride: 0 }
     }
 
+    /// The elements of some blocks. Blocks without a gap between them are one.
+    #[must_use]
+    pub const fn several(first: Span, blocks: usize, stride: usize) -> Self {
+        if stride == first.len {
+            return Self::one(Span { len: blocks.saturating_mul(stride), ..first });
+        }
+        Self { first, blocks, stride }
+    }
+
     /// The number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {

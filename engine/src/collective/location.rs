@@ -24,13 +24,30 @@ pub(super) enum Location<'c> {
 impl<'c> Location<'c> {
     /// Their first bytes, as far as they are contiguous: at least one, and at most `most`. `near` keeps the piece that they lie in for the
     /// next call.
+    #[inline]
     fn stretch(self, most: usize, near: &Cell<usize>) -> Result<Bytes<'c>, SpanError> {
         match self {
             Self::Region(region, at) => Bytes::new(region, at, most),
-            Self::Operand(operand, at) => match operand.stretch(at, most, near)? {
-                bytes if bytes.len > 0 => Ok(bytes),
-                _ => Err(SpanError::Bounds { offset: at, len: most, place: operand.len() }),
-            },
+            Self::Operand(Operand { pieces: None, memory }, at) => memory.bytes(at, most),
+            Self::Operand(Operand { pieces: Some(pieces), .. }, at) => pieces.stretch(at, most, near),
+        }
+    }
+
+    /// These bytes, unless they may be in several pieces.
+    #[inline]
+    fn together(self, bytes: usize) -> Option<Bytes<'c>> {
+        match self {
+            Self::Region(region, at) => Bytes::new(region, at, bytes).ok(),
+            Self::Operand(Operand { pieces: None, memory }, at) => memory.bytes(at, bytes).ok(),
+            Self::Operand(..) => None,
+        }
+    }
+
+    /// The elements that begin `bytes` after these.
+    fn after(self, bytes: usize) -> Self {
+        match self {
+            Self::Operand(operand, at) => Self::Operand(operand, at + bytes),
+            Self::Region(region, at) => Self::Region(region, at + bytes),
         }
     }
 
@@ -47,6 +64,7 @@ impl<'c> Location<'c> {
 type Contributions<'b> = SmallVec<[Bytes<'b>; 16]>;
 
 /// Does these elements of a step that reduces or copies, on rank `me`. `locate` finds the elements of a span.
+#[inline]
 pub(super) fn compute<'c>(
     operation: &Operation,
     me: Rank,
@@ -54,21 +72,51 @@ pub(super) fn compute<'c>(
     elements: Range<usize>,
     locate: impl Fn(Span) -> Result<Location<'c>, SpanError>,
 ) -> Result<(), SpanError> {
+    // There may be no place for no elements.
+    if elements.is_empty() {
+        return Ok(());
+    }
     let size = operation.plan.size;
+    if let Step::Copy { from, into } = step {
+        let at = |span: &Span| locate(Span { offset: span.offset + elements.start, ..*span });
+        return copy(at(from)?, at(into)?, elements.len() * size);
+    }
     let (near, mut done) = (Cell::new(0), elements.start);
     while done < elements.end {
         let len = elements.end - done;
         let part = |span: &Span| {
             locate(Span { offset: span.offset + done, len, ..*span })?.stretch(len * size, &near)
         };
-        done += portion(operation, me, step, part)? / size;
+        done += reduce(operation, me, step, part)? / size;
     }
     Ok(())
 }
 
-/// Reduces or copies the beginnings of the parts that `part` returns, as far as each is contiguous. Returns the number of bytes,
-/// which is not 0, since no part is empty.
-fn portion<'c>(
+/// Copies bytes.
+#[inline]
+fn copy(from: Location<'_>, into: Location<'_>, bytes: usize) -> Result<(), SpanError> {
+    match (from.together(bytes), into.together(bytes)) {
+        (Some(from), Some(into)) => memory::copy(from, into),
+        _ => copy_pieces(from, into, bytes),
+    }
+}
+
+#[cold]
+fn copy_pieces(from: Location<'_>, into: Location<'_>, bytes: usize) -> Result<(), SpanError> {
+    let (near_from, near_into, mut done) = (Cell::new(0), Cell::new(0), 0);
+    while done < bytes {
+        let from = from.after(done).stretch(bytes - done, &near_from)?;
+        let into = into.after(done).stretch(from.len, &near_into)?;
+        memory::copy(from.part(0, into.len), into)?;
+        done += into.len;
+    }
+    Ok(())
+}
+
+/// Reduces the beginnings of the parts that `part` returns, as far as each is contiguous. Returns the number of bytes, which is not 0,
+/// since no part is empty.
+#[inline(never)] // Its frame is large, and copies need none.
+fn reduce<'c>(
     operation: &Operation,
     me: Rank,
     step: &Step,
@@ -101,11 +149,6 @@ fn portion<'c>(
             cut(&mut all);
             let Some(into) = all.pop() else { return Err(SpanError::Step) };
             memory::total(kernel, &all, into)?;
-            Ok(into.len)
-        }
-        Step::Copy { from, into } => {
-            let [from, into] = shortest([part(from)?, part(into)?]);
-            memory::copy(from, into)?;
             Ok(into.len)
         }
         _ => Err(SpanError::Step),

@@ -50,6 +50,7 @@ pub enum SpanError {
 }
 
 impl<'a> Bytes<'a> {
+    #[inline]
     pub(crate) fn new(region: &'a Region, offset: usize, len: usize) -> Result<Self, SpanError> {
         match offset.checked_add(len) {
             Some(end) if end <= region.len() => {
@@ -137,15 +138,23 @@ pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_
         // SAFETY: as in `reduce`.
         return Ok(kernel.total(&slices, unsafe { into.write() })?);
     }
-    total_by_blocks(kernel, contributions, into)
+    // A block is zeroed first, which takes as long as all else for a few elements.
+    if into.len <= 1024 {
+        return total_by_blocks::<1024>(kernel, contributions, into);
+    }
+    total_by_blocks::<8192>(kernel, contributions, into)
 }
 
-/// As [`total`], where `into` is one of the contributions.
-fn total_by_blocks(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
+/// As [`total`], where `into` is one of the contributions, in blocks of `LEN` bytes.
+fn total_by_blocks<const LEN: usize>(
+    kernel: &Kernel,
+    contributions: &[Bytes<'_>],
+    into: Bytes<'_>,
+) -> Result<(), SpanError> {
     /// The sums of a block, which lie apart from all contributions until these have been read.
     #[repr(align(64))]
-    struct Block([u8; 8192]);
-    let mut block = Block([0; 8192]);
+    struct Block<const LEN: usize>([u8; LEN]);
+    let mut block = Block([0; LEN]);
     let mut slices = SmallVec::<[&[u8]; 16]>::new();
     for from in (0..into.len).step_by(block.0.len()) {
         let len = block.0.len().min(into.len - from);

@@ -110,6 +110,7 @@ impl Operand {
     }
 
     /// The bytes from `at` on, as far as they are contiguous, at most `most`; arguments as for [`Pieces::stretch`].
+    #[inline]
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         match &self.pieces {
             Some(pieces) => pieces.stretch(at, most, near),

@@ -32,6 +32,7 @@ impl Stretch {
     }
 
     /// `len` bytes from byte `at` on.
+    #[inline]
     pub(crate) fn bytes(&self, at: usize, len: usize) -> Result<Bytes<'_>, SpanError> {
         match at.checked_add(len) {
             Some(end) if end <= self.len => Bytes::new(&self.region, self.offset + at, len),

@@ -98,7 +98,7 @@ impl Shows {
             Collective::Scatter if rank != self.root => Shown::NOTHING,
             Collective::Reduce | Collective::Gather if rank == self.root => Shown::NOTHING,
             Collective::Barrier | Collective::Broadcast => Shown::NOTHING,
-            _ => Shown { first: self.input(0, chunk), blocks: self.blocks(), stride: self.count },
+            _ => Shown::several(self.input(0, chunk), self.blocks(), self.count),
         }
     }
 
