@@ -96,15 +96,14 @@ impl DrivenEngine<'_> {
             core.begin(&mut operation);
             self.supervisor.began(&operation);
             core.comm.collectives.exposed = false;
-            let mut quick = Quick::new(&operation);
-            let ended = self.go_on(|engine| quick.pass(&mut engine.net.core(comm_id)?));
+            let mut quick = Quick::default();
+            let ended = self.go_on(|engine| quick.pass(&mut engine.net.core(comm_id)?, &operation));
             if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
                 self.next_turn(comm_id)?;
                 return Ok(Called::Ended(operation.number));
             }
-            let Quick { done, rounds, .. } = quick;
             let lanes = self.engine.lanes.pop().unwrap_or_default();
-            (OperationRun::go_on(lanes, Box::new(operation), done, rounds), false)
+            (OperationRun::go_on(lanes, Box::new(operation), quick), false)
         } else {
             (self.enter(comm_id, Box::new(operation), None)?, true)
         };

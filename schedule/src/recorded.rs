@@ -100,11 +100,6 @@ impl Recorded {
     pub fn steps(&self) -> &[Step] {
         &self.known.steps
     }
-
-    /// Continues after this many steps.
-    pub fn skip(&mut self, steps: usize) {
-        self.given += steps;
-    }
 }
 
 impl Known {

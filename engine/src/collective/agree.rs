@@ -213,7 +213,7 @@ impl Offers {
                     self.done = end;
                     return Ok((end < shown.len()).then_some(Agreed::Not { moved: true }));
                 }
-                core.publish_shared()?;
+                core.publish_shared(&operation.info(0))?;
                 // The others find that out without an answer.
                 if self.own.kind == Offer::PLAIN && self.is_read {
                     return Ok(Some(Agreed::Messages));
@@ -291,7 +291,7 @@ impl Offers {
         }
         let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.group.ranks;
         let unchecked = (!all).then_some((operation.number, operation.plan.signature));
-        self.round = core.enter_shared(&operation.info(0), unchecked)?;
+        self.round = core.enter_shared(unchecked)?;
         if let Some(own) = core.comm.shared.own.as_ref() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }

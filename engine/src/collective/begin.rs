@@ -9,6 +9,7 @@ use unisono_transport::{Error, Region, RemoteRegion};
 use super::{
     agree::Agreement,
     lane::LaneProgress,
+    quick::Quick,
     rounds::ShowRounds,
     run::{Exposed, OperationRun},
 };
@@ -31,6 +32,7 @@ impl OperationRun {
             exposed: Exposed::new(),
             working: 0,
             agreement: None,
+            quick: None,
             rounds: None,
         }
     }
@@ -63,25 +65,14 @@ impl OperationRun {
         };
         core.comm.collectives.exposed = false;
         if self.agreement.is_none() {
-            self.begin_rounds(ShowRounds::default());
+            self.quick = Some(Quick::default());
         }
         Ok(())
     }
 
-    /// Continues an operation that shows elements in slots, after the first `done` steps of its schedule.
-    pub(crate) fn go_on(
-        lanes: Vec<LaneProgress>,
-        mut operation: Box<Operation>,
-        done: usize,
-        rounds: ShowRounds,
-    ) -> Self {
-        if let CallSchedule::Recorded(recorded) = &mut operation.schedule {
-            recorded.skip(done);
-        }
-        let mut run = Self::new(lanes, operation);
-        run.begin_rounds(rounds);
-        run.lanes.iter_mut().for_each(|lane| lane.steps = done as u64);
-        run
+    /// Continues an operation that shows all its elements in slots.
+    pub(crate) fn go_on(lanes: Vec<LaneProgress>, operation: Box<Operation>, quick: Quick) -> Self {
+        Self { quick: Some(quick), ..Self::new(lanes, operation) }
     }
 
     /// Begins the rounds of its schedule, and makes its lane.

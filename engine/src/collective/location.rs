@@ -78,7 +78,8 @@ pub(super) fn compute<'c>(
     }
     let size = operation.plan.size;
     if let Step::Copy { from, into } = step {
-        let at = |span: &Span| locate(Span { offset: span.offset + elements.start, ..*span });
+        let at =
+            |span: &Span| locate(Span { offset: span.offset + elements.start, len: elements.len(), ..*span });
         return copy(at(from)?, at(into)?, elements.len() * size);
     }
     let (near, mut done) = (Cell::new(0), elements.start);

@@ -4,6 +4,7 @@ mod agree;
 mod begin;
 mod lane;
 mod location;
+mod pass;
 mod quick;
 mod rounds;
 mod run;
@@ -11,8 +12,4 @@ mod send;
 mod shown;
 mod slice;
 
-pub(crate) use self::{
-    lane::LaneProgress,
-    quick::Quick,
-    run::{OperationRun, Pass},
-};
+pub(crate) use self::{lane::LaneProgress, pass::Pass, quick::Quick, run::OperationRun};

@@ -1,13 +1,12 @@
-//! Runs the recorded schedule of a small operation that shows all its elements in slots: the same steps as [`OperationRun`](super::run::OperationRun) takes,
-//! without lanes, slices and allocations, which are a third of the instructions of a run of 8 bytes (docs/decisions/090-shown.md).
-//! If a step must wait for long, a run takes the remaining steps.
+//! Runs the recorded schedule of a small operation that shows all its elements in slots, without lanes, slices and allocations, which
+//! are a third of the instructions of 8 bytes (docs/decisions/090-shown.md).
 
-use unisono_schedule::{CallSchedule, Place, Step};
+use unisono_schedule::{CallSchedule, Place, Rank, Step};
 
 use super::{
     location::{Location, broken, check_writes, compute},
+    pass::Pass,
     rounds::ShowRounds,
-    run::Pass,
 };
 use crate::{
     comm::{Comm, Core},
@@ -16,55 +15,48 @@ use crate::{
     stop::Result,
 };
 
-/// An operation whose recorded steps are taken.
-pub(crate) struct Quick<'q> {
-    operation: &'q Operation,
-    steps: &'q [Step],
+/// The schedule of an operation through slots is always recorded.
+const NO_SLOTS: &str = "an operation through slots has no recorded schedule";
+
+/// The progress of an operation that shows all its elements in slots.
+#[derive(Default)]
+pub(crate) struct Quick {
     /// The number of steps that are done.
-    pub(crate) done: usize,
-    pub(crate) rounds: ShowRounds,
+    pub(super) done: usize,
+    rounds: ShowRounds,
 }
 
-impl<'q> Quick<'q> {
-    /// An operation with a recorded schedule; another one has no steps.
-    pub(crate) fn new(operation: &'q Operation) -> Self {
-        let steps = match &operation.schedule {
-            CallSchedule::Recorded(recorded) => recorded.steps(),
-            _ => &[],
-        };
-        Self { operation, steps, done: 0, rounds: ShowRounds::default() }
-    }
-
-    /// Takes steps until one must wait.
-    pub(crate) fn pass(&mut self, core: &mut Core<'_>) -> Result<Pass> {
-        let before = self.done;
-        let ended = self.advance(core)?;
+impl Quick {
+    /// Takes steps until one must wait. Steps alone are no movement ([`Pass::Moved`]).
+    pub(crate) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Pass> {
+        let ended = self.advance(core, operation)?;
         let sent = core.comm.mailbox.has_queued() && core.send_control()?;
         Ok(match ended {
             true => Pass::Ended,
-            false if sent || self.done > before => Pass::Moved,
+            false if sent => Pass::Moved,
             false => Pass::Idle,
         })
     }
 
     /// True at the end of all steps.
-    fn advance(&mut self, core: &mut Core<'_>) -> Result<bool> {
-        while let Some(step) = self.steps.get(self.done) {
+    fn advance(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<bool> {
+        let CallSchedule::Recorded(recorded) = &operation.schedule else { return Err(core.stop(NO_SLOTS)) };
+        while let Some(step) = recorded.steps().get(self.done) {
             match step {
                 Step::Show { shown } => {
-                    if !self.rounds.enter(core, self.operation, shown)? {
+                    if !self.rounds.enter(core, operation, shown)? {
                         return Ok(false);
                     }
-                    core.publish_shared()?;
+                    core.publish_shared(&operation.info(0))?;
                 }
                 Step::View { from, shown } => {
-                    if !self.rounds.view(core, self.operation, *from, shown)? {
+                    if !self.rounds.view(core, operation, *from, shown)? {
                         return Ok(false);
                     }
                 }
                 step => {
-                    let worked = self.work(core.comm, step);
-                    worked.map_err(|error| broken(core, self.operation, step, &error))?;
+                    let worked = self.work(core.comm, operation, step);
+                    worked.map_err(|error| broken(core, operation, step, &error))?;
                 }
             }
             #[cfg(debug_assertions)]
@@ -75,10 +67,10 @@ impl<'q> Quick<'q> {
     }
 
     /// Reduces or copies.
-    fn work(&self, comm: &Comm, step: &Step) -> Result<(), SpanError> {
+    fn work(&self, comm: &Comm, operation: &Operation, step: &Step) -> Result<(), SpanError> {
         let (Step::Fold { into, .. } | Step::Copy { into, .. }) = *step else { return Err(SpanError::Step) };
-        check_writes(self.operation, step, into)?;
-        let (operation, size) = (self.operation, self.operation.plan.size);
+        check_writes(operation, step, into)?;
+        let size = operation.plan.size;
         compute(operation, comm.identity.me, step, 0..into.len, |span| match span.place {
             Place::Landed(from) => {
                 let found = self.rounds.place(comm, from, span, size);
@@ -87,5 +79,18 @@ impl<'q> Quick<'q> {
             Place::Input => Ok(Location::Operand(&operation.input, span.offset * size)),
             Place::Output | Place::Scratch => Ok(Location::Operand(&operation.output, span.offset * size)),
         })
+    }
+
+    /// The ranks that the next step waits for.
+    pub(super) fn waits<'c>(
+        &self,
+        comm: &'c Comm,
+        operation: &Operation,
+    ) -> impl Iterator<Item = Rank> + use<'c> {
+        let next = match &operation.schedule {
+            CallSchedule::Recorded(recorded) => recorded.steps().get(self.done),
+            _ => None,
+        };
+        next.map(|step| self.rounds.waits(comm, step, false)).into_iter().flatten()
     }
 }

@@ -112,7 +112,7 @@ impl ShowRounds {
         }
         let unchecked =
             self.is_unchecked(operation.group.ranks).then_some((operation.number, operation.plan.signature));
-        let round = core.enter_shared(&operation.info(0), unchecked)?;
+        let round = core.enter_shared(unchecked)?;
         self.bytes = shown.len() * operation.plan.size;
         if self.compared == 0 && !self.sends {
             self.compares = round;
@@ -199,14 +199,21 @@ impl ShowRounds {
     }
 
     /// The ranks that a step waits for.
-    pub(super) fn waits(&self, comm: &Comm, step: &Step, begun: bool) -> Vec<Rank> {
-        let round = comm.shared.number;
+    pub(super) fn waits<'c>(
+        &self,
+        comm: &'c Comm,
+        step: &Step,
+        begun: bool,
+    ) -> impl Iterator<Item = Rank> + use<'c> {
+        let (shared, round) = (&comm.shared, comm.shared.number);
+        let (mut behind, mut unseen, mut reads) = (None, None, None);
         match *step {
-            Step::Show { .. } if !begun => comm.shared.behind().collect(),
-            Step::View { from, .. } if !comm.shared.has_published(from, round) => vec![from],
-            Step::Settle if self.is_read() => comm.shared.late(layout::DONE, round).collect(),
-            _ => Vec::new(),
+            Step::Show { .. } if !begun => behind = Some(shared.behind()),
+            Step::View { from, .. } => unseen = Some(from).filter(|from| !shared.has_published(*from, round)),
+            Step::Settle if self.is_read() => reads = Some(shared.late(layout::DONE, round)),
+            _ => {}
         }
+        behind.into_iter().flatten().chain(unseen).chain(reads.into_iter().flatten())
     }
 
     /// True if others read operands of this rank, which then waits at the end until they have. A copy in a slot is overwritten two rounds

@@ -8,6 +8,8 @@ use super::{
     agree::{Agreed, Agreement},
     lane::LaneProgress,
     location::Location,
+    pass::Pass,
+    quick::Quick,
     rounds::ShowRounds,
 };
 use crate::{
@@ -18,16 +20,6 @@ use crate::{
     stop::{Result, Stop},
     wire::{CollectiveHeader, FlowWay, MAX_FLOWS, WindowClass},
 };
-
-/// The result of one pass over an operation.
-pub(crate) enum Pass {
-    /// The operation has ended.
-    Ended,
-    /// Something moved; a poll is next.
-    Moved,
-    /// Nothing moved.
-    Idle,
-}
 
 /// Registered parts of an output: one, or one for each source.
 pub(super) type Exposed = SmallVec<[Region; 1]>;
@@ -43,7 +35,9 @@ pub(crate) struct OperationRun {
     pub(crate) working: usize,
     /// The agreement of ranks before the schedule begins.
     pub(super) agreement: Option<Box<Agreement>>,
-    /// The rounds of a schedule that shows elements.
+    /// The progress of an operation that shows all its elements in slots; it has no lanes.
+    pub(super) quick: Option<Quick>,
+    /// The rounds of another schedule that shows elements.
     pub(super) rounds: Option<ShowRounds>,
 }
 
@@ -54,6 +48,9 @@ impl OperationRun {
         if let Some(moved) = self.agree(core)? {
             let moved = moved | (core.comm.mailbox.has_queued() && core.send_control()?);
             return Ok(if moved { Pass::Moved } else { Pass::Idle });
+        }
+        if let Some(quick) = &mut self.quick {
+            return quick.pass(core, &self.operation);
         }
         let (mut moved, mut worked) = (false, 0);
         loop {
@@ -108,7 +105,7 @@ impl OperationRun {
                 self.rounds = Some(rounds);
                 self.open_windows(core)?;
             }
-            Agreed::Copied => self.begin_rounds(ShowRounds::default()),
+            Agreed::Copied => self.quick = Some(Quick::default()),
             Agreed::InPlace(schedule, rounds) => {
                 self.operation.schedule = schedule;
                 self.begin_rounds(rounds);
@@ -120,10 +117,13 @@ impl OperationRun {
 
     /// True if something that peers publish in shared slots would let it continue.
     pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
+        if let Some(quick) = &self.quick {
+            return quick.waits(comm, &self.operation).next().is_none();
+        }
         match (&self.agreement, &self.rounds) {
             (Some(agreement), _) => agreement.is_ready(comm),
             (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
-                let due = |step| rounds.has(step) && rounds.waits(comm, step, lane.begun).is_empty();
+                let due = |step| rounds.has(step) && rounds.waits(comm, step, lane.begun).next().is_none();
                 lane.step.as_ref().is_none_or(due)
             }),
             (None, None) => false,
@@ -144,6 +144,9 @@ impl OperationRun {
     pub(crate) fn progress(&self, comm: &Comm) -> (u64, Vec<Rank>) {
         if let Some(agreement) = &self.agreement {
             return (agreement.steps(), agreement.waits(comm));
+        }
+        if let Some(quick) = &self.quick {
+            return (quick.done as u64, quick.waits(comm, &self.operation).collect());
         }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
@@ -210,7 +213,7 @@ impl OperationRun {
             if !finished {
                 return Ok(moved);
             }
-            moved = true;
+            moved |= !matches!(self.lanes[index].step, Some(Step::Show { .. } | Step::View { .. }));
             #[cfg(debug_assertions)]
             core.trace(index, self.lanes[index].step);
             self.finish(index);

@@ -24,7 +24,7 @@ impl OperationRun {
         if !lane.begun || rounds.copies_slices() && lane.done < shown.len() {
             return Ok(false);
         }
-        core.publish_shared()?;
+        core.publish_shared(&self.operation.info(0))?;
         Ok(true)
     }
 

@@ -390,6 +390,9 @@ fn a_part_of_what_is_shown_lies_in_one_block() {
     assert_eq!(shown.within(13, 4), Some(Span::input(108, 4)));
     assert_eq!((shown.within(8, 3), shown.within(30, 1), shown.len()), (None, None, 30));
     assert_eq!(Shown::one(Span::output(7, 0)).within(0, 0), Some(Span::output(7, 0)));
+    // Blocks without a gap are one.
+    assert_eq!(Shown::several(Span::input(5, 10), 3, 10), Shown::one(Span::input(5, 30)));
+    assert_eq!(Shown::several(Span::input(5, 10), 3, 100), shown);
 }
 
 #[test]

@@ -130,25 +130,21 @@ impl Core<'_> {
 
     /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: true if this
     /// rank does not read the slots of all others in it.
-    pub(crate) fn enter_shared(
-        &mut self,
-        info: &Signature,
-        unchecked: Option<(u64, Signature)>,
-    ) -> Result<u64> {
+    pub(crate) fn enter_shared(&mut self, unchecked: Option<(u64, Signature)>) -> Result<u64> {
         self.check_shared()?;
-        let comm = &mut *self.comm;
-        comm.shared.number += 1;
-        comm.shared.unchecked = unchecked;
-        let number = comm.shared.number;
-        if let Some(own) = &comm.shared.own {
-            access::store(own, layout::slot(number) + size_of::<u64>(), info)?;
-        }
-        Ok(number)
+        let shared = &mut self.comm.shared;
+        shared.number += 1;
+        shared.unchecked = unchecked;
+        Ok(shared.number)
     }
 
-    /// Publishes the operation that this rank has entered.
-    pub(crate) fn publish_shared(&mut self) -> Result<()> {
+    /// Publishes the operation that this rank has entered. The call and the number lie in one cache line, and are written one right after
+    /// the other: others wait for this line, so it would come back to this rank for the second.
+    pub(crate) fn publish_shared(&mut self, call: &Signature) -> Result<()> {
         let number = self.comm.shared.number;
+        if let Some(own) = &self.comm.shared.own {
+            access::store(own, layout::slot(number) + size_of::<u64>(), call)?;
+        }
         self.tell_shared(layout::slot(number), number)
     }
 
