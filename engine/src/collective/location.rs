@@ -102,7 +102,7 @@ fn copy(from: Location<'_>, into: Location<'_>, bytes: usize) -> Result<(), Span
     }
 }
 
-#[cold]
+#[inline(never)] // A copy of one piece needs none of it.
 fn copy_pieces(from: Location<'_>, into: Location<'_>, bytes: usize) -> Result<(), SpanError> {
     let (near_from, near_into, mut done) = (Cell::new(0), Cell::new(0), 0);
     while done < bytes {

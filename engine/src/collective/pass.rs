@@ -4,8 +4,8 @@
 pub(crate) enum Pass {
     /// The operation has ended.
     Ended,
-    /// Something moved; a poll is next. That elements are shown is none: the ranks of a host wait for the last of them, and if they are more
-    /// than the cores, a wait for each would seem short and make [`Wait`](crate::wait::Wait) spin longer.
+    /// Something moved; a poll is next. Steps that show or view elements do not count: a rank waits for the last of its host, and if it
+    /// counted each rank, [`Wait`](crate::wait::Wait) would take this for several short waits and spin longer.
     Moved,
     /// Nothing moved.
     Idle,

@@ -27,7 +27,7 @@ pub(crate) struct Quick {
 }
 
 impl Quick {
-    /// Takes steps until one must wait. Steps alone are no movement ([`Pass::Moved`]).
+    /// Takes steps until one must wait. Its steps alone do not count as [`Pass::Moved`].
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Pass> {
         let ended = self.advance(core, operation)?;
         let sent = core.comm.mailbox.has_queued() && core.send_control()?;
