@@ -27,19 +27,18 @@ impl<'c> Location<'c> {
     #[inline]
     fn stretch(self, most: usize, near: &Cell<usize>) -> Result<Bytes<'c>, SpanError> {
         match self {
-            Self::Region(region, at) => Bytes::new(region, at, most),
-            Self::Operand(Operand { pieces: None, memory }, at) => memory.bytes(at, most),
             Self::Operand(Operand { pieces: Some(pieces), .. }, at) => pieces.stretch(at, most, near),
+            one => one.together(most),
         }
     }
 
-    /// These bytes, unless they may be in several pieces.
+    /// These bytes of memory in one piece; an error if it is several pieces.
     #[inline]
-    fn together(self, bytes: usize) -> Option<Bytes<'c>> {
+    fn together(self, bytes: usize) -> Result<Bytes<'c>, SpanError> {
         match self {
-            Self::Region(region, at) => Bytes::new(region, at, bytes).ok(),
-            Self::Operand(Operand { pieces: None, memory }, at) => memory.bytes(at, bytes).ok(),
-            Self::Operand(..) => None,
+            Self::Region(region, at) => Bytes::new(region, at, bytes),
+            // Empty if there are pieces.
+            Self::Operand(Operand { memory, .. }, at) => memory.bytes(at, bytes),
         }
     }
 
@@ -97,7 +96,7 @@ pub(super) fn compute<'c>(
 #[inline]
 fn copy(from: Location<'_>, into: Location<'_>, bytes: usize) -> Result<(), SpanError> {
     match (from.together(bytes), into.together(bytes)) {
-        (Some(from), Some(into)) => memory::copy(from, into),
+        (Ok(from), Ok(into)) => memory::copy(from, into),
         _ => copy_pieces(from, into, bytes),
     }
 }
