@@ -48,7 +48,8 @@ pub(crate) fn taken() -> Result<(i64, usize, usize), Box<dyn std::error::Error>>
 fn play(_: &str) -> rank::Outcome {
     let world = join()?;
     let mut early = taken()?;
-    for round in 0..if brief() { 3 * EARLY } else { 10 * EARLY } {
+    let groups = if brief() { 3 * EARLY } else { 10 * EARLY };
+    for round in 0..groups {
         let part = world.split(Some(world.rank() as u64 % 2), 0)?.ok_or("no group")?;
         // One group of three was never used, and no rank waits for the last call of the others.
         if round % 3 > 0 {
