@@ -13,7 +13,7 @@
 //!   - a mismatch probe waits for the control message that says that the last one was read
 //!     ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of a probe for a message from point to point only the immediate counts;
 //!   - a clear to send is sent when the operation of the last one has ended. It ends only after every rank that got that one has sent a
-//!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes (`schedule::check`),
+//!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes (the checker),
 //!     and only after it has read the clear to send. So at most two of one rank exist at once;
 //!   - a rank sends its handshake and its end of a communicator once; of credits and `Read` only the immediate counts, and they come
 //!     before the end.

@@ -333,7 +333,7 @@ fn planted_arrows_are_found() {
             "`reduce` may not import `error`",
         ),
         (
-            "schedule/src/check.rs",
+            "schedule/src/price.rs",
             "use std::{mem, thread};",
             "schedule/src/ is pure and may not know `std::thread`",
         ),

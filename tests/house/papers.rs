@@ -17,6 +17,7 @@ const FOLDERS: &[&str] = &[
     "rendezvous/",
     "transport/",
     "schedule/",
+    "checker/",
     "files/",
     "cli/",
     "python/",

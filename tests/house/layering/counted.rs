@@ -19,8 +19,18 @@ const METHODS: usize = 60;
 /// Product code: file by file, its tokens without tests.
 fn product() -> impl Iterator<Item = (String, Vec<Token>)> {
     let is_product = |file: &str| {
-        let crates =
-            ["", "core/", "engine/", "rendezvous/", "schedule/", "transport/", "files/", "cli/", "python/"];
+        let crates = [
+            "",
+            "core/",
+            "engine/",
+            "rendezvous/",
+            "schedule/",
+            "checker/",
+            "transport/",
+            "files/",
+            "cli/",
+            "python/",
+        ];
         crates.iter().any(|krate| file.strip_prefix(krate).is_some_and(|inside| inside.starts_with("src/")))
             && !file.contains("/tests/")
             && !file.ends_with("tests.rs")

@@ -209,8 +209,14 @@ pub(super) const NO_TRANSPORT: &[&str] = &[
     "src/program.rs",
 ];
 /// A crate and some rooms that have only pure functions, and the names that these may not use.
-pub(super) const PURE: &[&str] =
-    &["schedule/src/", "core/src/dtype", "core/src/object/", "core/src/position/", "core/src/tensor/"];
+pub(super) const PURE: &[&str] = &[
+    "schedule/src/",
+    "checker/src/",
+    "core/src/dtype",
+    "core/src/object/",
+    "core/src/position/",
+    "core/src/tensor/",
+];
 pub(super) const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
 /// The files in which `unsafe` may stand: they touch memory that puts read and write, and say why no put does so at that time. The trait

@@ -1,9 +1,9 @@
 //! The plans of two levels, broken on purpose: the checker must report the right fault.
 
+use unisono_checker::Fault;
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce},
     Job, Place, Span, Spread, Step,
-    check::Fault,
 };
 
 use crate::mutants::{RANKS, Script, caught_at, is_copy, is_put, is_reduce, is_settle};

@@ -1,13 +1,13 @@
 //! Checks the table of docs/algorithms.md for two levels: its rows stand here with the formulas as functions, which are compared with
 //! the schedules of consecutive ranks on equal hosts.
 
+use unisono_checker::{Policy, Setup, check};
 use unisono_schedule::{
     Collective::{
         self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
     },
     Job, Spread, Step,
     algorithm::{ALGORITHMS, find},
-    check::{Policy, Setup, check},
 };
 
 use crate::papers::{beyond, ceil, floor};

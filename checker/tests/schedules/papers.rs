@@ -1,13 +1,13 @@
 //! Checks the table of docs/algorithms.md: its rows stand here with the formulas as functions, which are compared with the
 //! schedules.
 
+use unisono_checker::{Policy, Report, Setup};
 use unisono_schedule::{
     Collective::{
         self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
     },
     Job, Step,
     algorithm::{Algorithm, find},
-    check::{Policy, Report, Setup},
 };
 
 use crate::{Case, job, plans};

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, ops::Range};
 
 use super::memory::{Cell, SpanLocation};
-use crate::{Rank, Span, Step};
+use unisono_schedule::{Rank, Span, Step};
 
 /// A lane of a rank.
 #[derive(Clone, Copy)]

@@ -1,10 +1,10 @@
 //! Halving and doubling broken on purpose, in what is peculiar to them: the order of messages that go around the
 //! end, sums in scratch, the block that is left of an odd number, and where the second half begins.
 
+use unisono_checker::Fault;
 use unisono_schedule::{
     Collective::{AllGather, AllReduce, ReduceScatter},
     Job, Place, Span, Step,
-    check::Fault,
 };
 
 use crate::mutants::{RANKS, Script, caught_in, is_copy, is_put, is_settle, is_take, judge, scripts};

@@ -8,14 +8,15 @@ use super::{
     shown::{Round, SLOTS, Shows, Use},
     state::LaneId,
 };
-use crate::{Place, Rank, Shown, Span, Step};
+use unisono_schedule::{Place, Rank, Shown, Span, Step};
 
 impl Checker<'_> {
     /// True if others read a rank's elements in place. Scratch is always read in place.
     fn in_place(&self, rank: Rank) -> bool {
         let inside = self.shows.as_ref().is_some_and(|shows| shows.inside);
         inside
-            || self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
+            || self.setup.job.shown == Some(unisono_schedule::Showing::InPlace)
+                && self.setup.writable >> rank & 1 == 1
     }
 
     /// True if a rank may show these elements.

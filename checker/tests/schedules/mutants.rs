@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use unisono_checker::{Fault, Policy, Setup, Violation, check};
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter},
     Job, Place, Rank, Schedule, Span, Step,
     algorithm::find,
-    check::{Fault, Policy, Setup, Violation, check},
 };
 
 use crate::openings::openings;

@@ -1,6 +1,6 @@
 //! The adversary: the events that are possible, and the choice of the next one.
 
-use crate::Rank;
+use unisono_schedule::Rank;
 
 /// How the adversary orders events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ use std::{collections::BTreeSet, fmt};
 
 pub use policy::Policy;
 
-use crate::{Job, Rank, Schedule, Shown, Span, Step, Uneven};
+use unisono_schedule::{Job, Rank, Schedule, Shown, Span, Step, Uneven};
 
 /// The job and the adversary of a check.
 #[derive(Clone, Copy, Debug)]
@@ -375,11 +375,8 @@ impl fmt::Display for Show<'_> {
 /// ranks.
 ///
 /// ```
-/// use unisono_schedule::{
-///     Collective, Job,
-///     algorithm::find,
-///     check::{Policy, Setup, check},
-/// };
+/// use unisono_checker::{Policy, Setup, check};
+/// use unisono_schedule::{Collective, Job, algorithm::find};
 ///
 /// let job = Job { chunk: 10, ..Job::new(Collective::AllReduce, 0, 4, 120) };
 /// let ring = find("ring").ok_or("no ring")?;

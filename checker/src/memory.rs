@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Fault, Setup};
-use crate::{Collective, Job, Place, Rank, partition::Blocks};
+use unisono_schedule::{Collective, Job, Place, Rank};
 
 /// One element of memory: its index, and the ranks whose contributions were reduced into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,26 @@ impl Cell {
 /// The bits of this many ranks, at least 1 and at most 64.
 pub(super) fn everyone(ranks: usize) -> u64 {
     u64::MAX >> (64 - ranks)
+}
+
+/// The block of each rank in the input of a job, if it has blocks.
+fn input_blocks(job: &Job<'_>) -> Vec<Range<usize>> {
+    blocks(job, job.uneven.map(|uneven| uneven.input))
+}
+
+/// The block of each rank in the output of a job, if it has blocks.
+fn output_blocks(job: &Job<'_>) -> Vec<Range<usize>> {
+    blocks(job, job.uneven.map(|uneven| uneven.output))
+}
+
+fn blocks(job: &Job<'_>, lengths: Option<&[usize]>) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let block = |rank| {
+        let start = end;
+        end += lengths.map_or(job.count, |lengths| lengths.get(rank).copied().unwrap_or_default());
+        start..end
+    };
+    (0..job.ranks).map(block).collect()
 }
 
 pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
@@ -131,8 +151,8 @@ impl RankMemory {
         let aside = setup.puts_aside();
         let joined = setup.in_place && !aside || job.collective == Collective::Broadcast;
         // The position of this rank's block among all blocks, if input and output overlap.
-        let own_output = job.output_blocks().of(rank).start;
-        let own_input = job.input_blocks().of(rank).start;
+        let own_output = output_blocks(job)[rank].start;
+        let own_input = input_blocks(job)[rank].start;
         let (input_base, output_base) = match job.collective {
             Collective::AllGather if joined => (own_output, 0),
             Collective::Gather if joined && outputs > 0 => (own_output, 0),
@@ -162,7 +182,7 @@ impl RankMemory {
             // No rank may read its own block among the others that were put aside.
             let [main, apart, _] = &mut memory.parts;
             main.copy_from_slice(apart);
-            apart[job.input_blocks().of(rank)].fill(Cell::UNDEFINED);
+            apart[input_blocks(job)[rank].clone()].fill(Cell::UNDEFINED);
         }
         Some(memory)
     }
@@ -207,11 +227,11 @@ impl RankMemory {
     /// Checks that the output is what the collective promises.
     pub(super) fn judge(&self, setup: &Setup<'_>, rank: Rank) -> Result<(), Fault> {
         let job = setup.job_of(rank);
-        let blocks = job.output_blocks();
+        let blocks = output_blocks(&job);
         let (mut owner, mut promise) = (0, Promise::new(setup, &job, 0, &blocks));
         for (at, &found) in self.output().iter().enumerate() {
             // The rank whose block of the output this is, if it has blocks.
-            while at >= blocks.of(owner).end && owner + 1 < job.ranks {
+            while at >= blocks[owner].end && owner + 1 < job.ranks {
                 owner += 1;
                 promise = Promise::new(setup, &job, owner, &blocks);
             }
@@ -239,15 +259,15 @@ struct Promise {
 }
 
 impl Promise {
-    fn new(setup: &Setup<'_>, job: &Job<'_>, owner: Rank, blocks: &Blocks) -> Self {
-        let own = |sender: Job<'_>| sender.input_blocks().of(job.rank).start;
+    fn new(setup: &Setup<'_>, job: &Job<'_>, owner: Rank, blocks: &[Range<usize>]) -> Self {
+        let own = |sender: Job<'_>| input_blocks(&sender)[job.rank].start;
         let all = everyone(job.ranks);
         let (at, first, ranks) = match job.collective {
             Collective::AllReduce | Collective::Reduce => (0, 0, all),
             Collective::ReduceScatter => (0, own(*job), all),
             Collective::AllGather | Collective::Gather => (0, 0, 1 << owner),
             Collective::Scatter => (0, own(setup.job_of(job.root)), 1 << job.root),
-            Collective::AllToAll => (blocks.of(owner).start, own(setup.job_of(owner)), 1 << owner),
+            Collective::AllToAll => (blocks[owner].start, own(setup.job_of(owner)), 1 << owner),
             Collective::Broadcast | Collective::Barrier => (0, 0, 1 << job.root),
         };
         Self { at, first, ranks }

@@ -1,9 +1,9 @@
 //! Bruck, and the binomial tree's gather, scatter and reduce, broken on purpose where they differ from other algorithms.
 
+use unisono_checker::Fault;
 use unisono_schedule::{
     Collective::{self, AllGather, AllToAll, Gather, Reduce, Scatter},
     Job, Place, Rank, Span, Step,
-    check::Fault,
 };
 
 use crate::mutants::{

@@ -3,11 +3,11 @@
 
 use std::fmt;
 
+use unisono_checker::{Fault, Policy, Setup, Violation, check};
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter},
     Job, Place, Schedule, Showing, Shown, Span, Spread, Step,
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
-    check::{Fault, Policy, Setup, Violation, check},
     cost::Fabric,
     price::{Effort, price},
 };

@@ -5,10 +5,10 @@
 //! in place, which may copy what is there (the star's hub sends every rank its own block, too); and `Settle`, whose absence shows
 //! only in some orders of events.
 
+use unisono_checker::{Fault, Policy, Setup, Violation, check};
 use unisono_schedule::{
     Collective, Job, Place, Rank, Schedule, Span, Step, Uneven,
     algorithm::{Algorithm, Plan},
-    check::{Fault, Policy, Setup, Violation, check},
 };
 
 use crate::{Draw, job, mutants::Script, plans, policy, uneven};

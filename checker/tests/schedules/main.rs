@@ -27,10 +27,10 @@ use std::{
     },
 };
 
+use unisono_checker::{Fault, Policy, Report, Setup, Traffic, Violation, check};
 use unisono_schedule::{
     Collective, Job, Schedule, Step, Uneven,
     algorithm::{ALGORITHMS, Algorithm, Plan},
-    check::{Fault, Policy, Report, Setup, Traffic, Violation, check},
 };
 
 use self::openings::openings;

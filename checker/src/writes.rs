@@ -8,7 +8,7 @@ use super::{
     run::Checker,
     state::{LaneId, OpenWrite},
 };
-use crate::{Place, Rank, Span};
+use unisono_schedule::{Place, Rank, Span};
 
 impl Checker<'_> {
     /// Begins a write to element `first` of the output of `to`.

@@ -8,7 +8,7 @@ use super::{
     memory::{Cell, SpanLocation, everyone},
     state::Past,
 };
-use crate::{Rank, Shown};
+use unisono_schedule::{Rank, Shown};
 
 /// The slots of a rank to which the engine copies what it shows.
 pub(super) const SLOTS: usize = 2;
@@ -25,7 +25,7 @@ pub(super) struct Shows {
     pub(super) rounds: Vec<Vec<Round>>,
     /// For each rank, the ranks whose elements it views in this round.
     pub(super) viewed: Vec<Vec<Rank>>,
-    /// For each rank, its clock when it came to [`Step::Settle`](crate::Step::Settle).
+    /// For each rank, its clock when it came to [`Step::Settle`](unisono_schedule::Step::Settle).
     pub(super) settled: Vec<Option<Vec<u64>>>,
     /// For each rank, the contents of its slots.
     pub(super) slots: Vec<[Vec<Cell>; SLOTS]>,
@@ -52,14 +52,13 @@ impl Shows {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let job = &setup.job;
         let (ranks, inside) = (job.ranks, job.spread.has_levels(job.ranks));
-        let mut near: Vec<u64> =
-            (0..ranks).map(|rank| if inside { 1 << rank } else { everyone(ranks) }).collect();
-        for host in job.spread.hosts(ranks).iter().filter(|host| inside && setup.shows(host[0])) {
-            let all = host.iter().fold(0, |all, rank| all | 1 << rank);
-            host.iter().for_each(|&rank| near[rank] = all);
-        }
+        let near = |rank| match job.spread.beside(rank, ranks) {
+            _ if !inside => everyone(ranks),
+            host if setup.shows(host[0]) => host.iter().fold(0, |all, rank| all | 1 << rank),
+            _ => 1 << rank,
+        };
         Self {
-            near,
+            near: (0..ranks).map(near).collect(),
             inside,
             clocks: vec![vec![0; ranks]; ranks],
             rounds: (0..ranks).map(|_| Vec::new()).collect(),

@@ -1,9 +1,9 @@
 //! The two trees, broken on purpose. For each, the checker must report the right fault.
 
+use unisono_checker::Fault;
 use unisono_schedule::{
     Collective::{self, AllReduce, Broadcast, Reduce},
     Job, Rank, Step,
-    check::Fault,
 };
 
 use crate::mutants::{RANKS, Script, caught_in, is_copy, is_put, is_reduce};

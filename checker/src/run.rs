@@ -13,7 +13,7 @@ use super::{
     shown::Shows,
     state::{CheckedFlow, CheckedPut, Lane, LaneId, Past},
 };
-use crate::{Collective, Place, Rank, Schedule, Span, Step};
+use unisono_schedule::{Collective, Place, Rank, Schedule, Span, Step};
 
 pub(super) struct Checker<'a> {
     pub(super) setup: &'a Setup<'a>,

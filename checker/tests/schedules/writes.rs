@@ -1,9 +1,9 @@
 //! Writes into outputs, broken on purpose. For each, the checker must report the right fault.
 
+use unisono_checker::{Fault, Policy, Setup, check};
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, ReduceScatter},
     Job, Schedule, Span, Step,
-    check::{Fault, Policy, Setup, check},
 };
 
 use crate::mutants::{RANKS, Script, caught_in, is_put, judge, scripts};

@@ -1,10 +1,10 @@
 //! Bine and PAT broken on purpose, where they differ from other algorithms: the order of blocks in scratch, sums that are sent on, and runs
 //! around a rank.
 
+use unisono_checker::Fault;
 use unisono_schedule::{
     Collective::{AllGather, ReduceScatter},
     Job, Place, Span, Step,
-    check::Fault,
 };
 
 use crate::mutants::{RANKS, Script, caught_in, is_copy, is_put, is_settle};

@@ -1,10 +1,10 @@
 //! Checks the plans of two levels with ranks spread over hosts in every way: 1 to 4 hosts of 1 to 8 ranks, consecutive, in turn and
 //! mixed, and hosts of different sizes.
 
+use unisono_checker::{Policy, Setup, check};
 use unisono_schedule::{
     Collective, Job, Schedule, Spread,
     algorithm::{ALGORITHMS, Algorithm, Plan},
-    check::{Policy, Setup, check},
 };
 
 use crate::{Draw, openings::openings, policy, run_with, sent};
