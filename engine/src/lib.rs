@@ -1,14 +1,14 @@
 //! The engine runs schedules and messages over a transport: lanes, flows, credit, waiting. It knows no algorithm.
 //!
-//! This crate is for the crate `unisono` and not for programs: an operation works on the memory of its [`memory::Operand`]s by address, and
-//! the caller keeps that memory as [`memory::Borrowed`] says. Its items may change with every version.
+//! This crate is for the crate `unisono` and not for programs: an operation works on the memory of its [`Operand`]s by address, and
+//! the caller keeps that memory as [`Borrowed`] says. Its items may change with every version.
 //!
 //! One thread at a time drives all active operations (`progress.rs`). Everything between ranks is a put: messages into slots of
 //! windows, and control messages (windows, credit, handshakes) into mailboxes. All communicators of a process share one endpoint
 //! (`endpoint`); each has its own windows and mailbox (`comm`).
 
 mod access;
-pub mod call;
+mod call;
 mod collective;
 mod comm;
 mod completion;
@@ -21,7 +21,7 @@ pub mod fuzz;
 mod fuzz_tests;
 mod handshake;
 mod leave;
-pub mod memory;
+mod memory;
 mod messages;
 #[cfg(test)]
 #[path = "../../transport/tests/observed/mod.rs"]
@@ -43,6 +43,7 @@ mod wait;
 mod wire;
 
 pub use self::{
+    call::{Cargo, Form, MessageKind, Signature},
     comm::PendingHandshake,
     completion::{
         Completion, CompletionAction, CompletionResult, Done, Next, Outcome, Receipts, ReceivedMessage,
@@ -50,6 +51,9 @@ pub use self::{
     },
     contact::{Contact, Contacts},
     endpoint::Traced,
+    memory::{
+        Aside, Borrowed, Bytes, Fresh, Operand, Overlap, Pieces, Registry, SpanError, Stretch, borrow_raw,
+    },
     progress::{CommIds, DrivenEngine, Engine, WORLD},
     request::{
         CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, RequestKind,

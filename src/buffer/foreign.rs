@@ -3,7 +3,7 @@
 
 use std::{fmt, ops::Range};
 
-use unisono_engine::memory::{Aside, Operand, Pieces, SpanError, borrow_raw};
+use unisono_engine::{Aside, Operand, Pieces, SpanError, borrow_raw};
 
 use crate::dtype::Element;
 
@@ -94,14 +94,14 @@ impl Foreign {
         Self { operand, owner: Some(Box::new(owner)) }
     }
 
-    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
+    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](unisono_engine::Borrowed::apart).
     pub(crate) fn read<T: Element>(elements: &[T]) -> Self {
         // SAFETY: as in `Borrowed::apart`: an input is only read.
         let region = unsafe { borrow_raw(elements.as_ptr().cast_mut().cast(), size_of_val(elements)) };
         Self { operand: region.into(), owner: None }
     }
 
-    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
+    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](unisono_engine::Borrowed::apart).
     pub(crate) fn write<T: Element>(elements: &mut [T]) -> Self {
         // SAFETY: as in `Borrowed::apart`: the elements are exclusively borrowed.
         let region = unsafe { borrow_raw(elements.as_mut_ptr().cast(), size_of_val(elements)) };
@@ -109,7 +109,7 @@ impl Foreign {
     }
 
     /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The duty is that of
-    /// [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
+    /// [`Borrowed::apart`](unisono_engine::Borrowed::apart).
     pub(crate) fn within<T: Element>(
         elements: &mut [T],
         input: &Range<usize>,

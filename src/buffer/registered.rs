@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use unisono_engine::memory::Registry;
+use unisono_engine::Registry;
 use unisono_transport::Region;
 
 use crate::dtype::Element;

@@ -11,11 +11,7 @@ use std::{
     time::Duration,
 };
 
-use unisono_engine::{
-    Operation, RequestKind,
-    call::Form,
-    memory::{Aside, Borrowed, Operand, Overlap},
-};
+use unisono_engine::{Aside, Borrowed, Form, Operand, Operation, Overlap, RequestKind};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{

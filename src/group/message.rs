@@ -1,6 +1,6 @@
 //! Messages as a caller gives them: the data, and the rank and the tag that it is sent to or received from.
 
-use unisono_engine::{Inbound, Place, Receipts, RequestKind, call::Form, memory::Fresh};
+use unisono_engine::{Form, Fresh, Inbound, Place, Receipts, RequestKind};
 use unisono_schedule::Rank;
 
 use crate::{

@@ -16,10 +16,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use unisono_engine::{
-    CompletionAction, Done, Next, Receipts, RequestKind, ReturnedMemory,
-    memory::{Aside, Borrowed},
-};
+use unisono_engine::{Aside, Borrowed, CompletionAction, Done, Next, Receipts, RequestKind, ReturnedMemory};
 
 use crate::{
     dtype::Dtype,

@@ -10,10 +10,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup, Outcome, OutputAccess,
-    RequestKind, StalledOperation, Stop, WORLD, WorkRequest,
-    call::Cargo,
-    memory::{Aside, Borrowed, Overlap, SpanError},
+    Aside, Borrowed, Called, Cargo, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup,
+    Outcome, OutputAccess, Overlap, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
 };
 use unisono_schedule::Collective;
 

@@ -33,8 +33,8 @@ pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Operation, Outcome, RequestKind,
-    ReturnedMemory, Settings, SubmissionEntry, Supervisor as _, WorkRequest, memory::Registry,
+    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Operation, Outcome, Registry,
+    RequestKind, ReturnedMemory, Settings, SubmissionEntry, Supervisor as _, WorkRequest,
 };
 use unisono_schedule::{Rank, select::table::Table};
 

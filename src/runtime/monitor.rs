@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{StalledOperation, Stop, Supervisor, WaitingCall, call::Signature};
+use unisono_engine::{Signature, StalledOperation, Stop, Supervisor, WaitingCall};
 use unisono_schedule::Rank;
 
 use super::{current::CurrentOperation, watchdog::Watchdog};

@@ -1,9 +1,7 @@
 //! Messages between two ranks of a group: the calls, and how one or several run at once, blocking or asynchronous.
 
 use unisono_engine::{
-    CompletionAction, Done, Outbound, Place, RequestKind,
-    call::{Form, MessageKind},
-    memory::{Borrowed, Operand},
+    Borrowed, CompletionAction, Done, Form, MessageKind, Operand, Outbound, Place, RequestKind,
 };
 use unisono_schedule::Rank;
 

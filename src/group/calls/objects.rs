@@ -1,10 +1,7 @@
 //! Objects: values of any serde type, whose sizes only their owners know.
 
 use serde::{Serialize, de::DeserializeOwned};
-use unisono_engine::{
-    call::{Cargo, Form},
-    memory::Borrowed,
-};
+use unisono_engine::{Borrowed, Cargo, Form};
 use unisono_schedule::{Collective, Rank};
 
 use super::mode::Mode;

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use unisono_engine::memory::Borrowed;
+use unisono_engine::Borrowed;
 use unisono_schedule::{Rank, Uneven};
 
 use super::mode::{Asynchronous, Blocking, Mode};

@@ -1,6 +1,6 @@
 //! Collectives and messages of tensors, whose number, types and shapes only their owners know.
 
-use unisono_engine::call::Cargo;
+use unisono_engine::Cargo;
 use unisono_schedule::{Collective, Rank};
 
 use super::mode::{Asynchronous, Blocking, Mode};

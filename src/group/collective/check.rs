@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use bytemuck::cast_slice_mut;
-use unisono_engine::memory::Borrowed;
+use unisono_engine::Borrowed;
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{

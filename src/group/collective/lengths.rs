@@ -8,7 +8,7 @@ use std::{
     ops::{Deref, Range},
 };
 
-use unisono_engine::{call::Cargo, memory::Borrowed};
+use unisono_engine::{Borrowed, Cargo};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{

@@ -5,9 +5,7 @@
 //! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_engine::{
-    CommIds, MAX_RANKS, Outbound, Place, Receipts, RequestKind,
-    call::{Form, MessageKind},
-    memory::Borrowed,
+    Borrowed, CommIds, Form, MAX_RANKS, MessageKind, Outbound, Place, Receipts, RequestKind,
 };
 use unisono_schedule::Rank;
 

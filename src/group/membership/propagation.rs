@@ -9,9 +9,8 @@ use std::{
 };
 
 use unisono_engine::{
-    CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, OperationGroup,
-    OutputAccess, Patience, RequestKind, StalledOperation, Stop, WORLD, WorkRequest, call::Signature,
-    memory::Borrowed,
+    Borrowed, CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, OperationGroup,
+    OutputAccess, Patience, RequestKind, Signature, StalledOperation, Stop, WORLD, WorkRequest,
 };
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Schedule, Step,

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use unisono_engine::{CommId, CommIds, MAX_MEMBERS, call::Cargo, memory::Borrowed};
+use unisono_engine::{Borrowed, Cargo, CommId, CommIds, MAX_MEMBERS};
 use unisono_schedule::{Collective, Rank};
 use unisono_transport::RemoteRegion;
 

@@ -5,7 +5,7 @@ pub(crate) mod spec;
 
 use std::sync::{Mutex, PoisonError};
 
-use unisono_engine::{CallPlan, Settings, ShownPlan, call::Cargo};
+use unisono_engine::{CallPlan, Cargo, Settings, ShownPlan};
 use unisono_schedule::{
     CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
@@ -318,7 +318,7 @@ impl Planner {
 
 #[cfg(test)]
 mod tests {
-    use unisono_engine::call::Signature;
+    use unisono_engine::Signature;
 
     use super::*;
     use crate::group::tests::{small, world};

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use unisono_engine::{
-    Pairs,
-    call::{Cargo, Signature},
-};
+use unisono_engine::{Cargo, Pairs, Signature};
 use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
 use crate::{

@@ -5,7 +5,7 @@ use std::thread::ThreadId;
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde::{Deserialize, Deserializer, Serialize};
-use unisono_engine::{call::Form, memory::Borrowed};
+use unisono_engine::{Borrowed, Form};
 
 use super::{
     follow::{Check, wait_in_this_ranks_order},

@@ -4,11 +4,7 @@
 //! and the group still works.
 
 use serde::Serialize;
-use unisono_engine::{
-    Place,
-    call::{Cargo, Form},
-    memory::Borrowed,
-};
+use unisono_engine::{Borrowed, Cargo, Form, Place};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{

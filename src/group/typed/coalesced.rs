@@ -1,6 +1,6 @@
 //! How a coalesced all_reduce runs: it reduces many tensors as one.
 
-use unisono_engine::memory::Borrowed;
+use unisono_engine::Borrowed;
 use unisono_schedule::Collective;
 
 use crate::{

@@ -3,7 +3,7 @@
 //! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in a
 //! separate operation, without a copy, and runs of small tensors packed together.
 
-use unisono_engine::memory::Borrowed;
+use unisono_engine::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::{fmt::Display, ops::Range};
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Place, RequestKind, call::Form, memory::Borrowed};
+use unisono_engine::{Borrowed, Form, Place, RequestKind};
 use unisono_schedule::Rank;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! One tensor whose parts are on the ranks: scatters and gathers it.
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::memory::Borrowed;
+use unisono_engine::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{
