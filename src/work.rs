@@ -138,8 +138,16 @@ impl<T> Work<T> {
     /// As [`wait_done`](Self::wait_done).
     pub fn wait_done_while(&self, every: Duration, mut go_on: impl FnMut() -> bool) -> Result<bool> {
         self.check_process()?;
-        let runtime = self.runtime.upgrade();
-        Ok(runtime.is_none_or(|runtime| runtime.wait_while(&self.outcome, every, &mut go_on)))
+        let Some(runtime) = self.runtime.upgrade() else { return Ok(true) };
+        let _waiting = runtime.callers.wait();
+        loop {
+            if runtime.wait_until(&self.outcome, Instant::now().checked_add(every)) {
+                return Ok(true);
+            }
+            if !go_on() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Ready when the operation has ended, successfully or not. As with any future, only the waker of the latest poll is woken.

@@ -89,19 +89,17 @@ impl Hardware {
     }
 
     fn load(builder: Result<TopologyBuilder, String>) -> io::Result<Self> {
-        let load = |mut builder: TopologyBuilder| {
-            let text = |error: &dyn std::error::Error| error.to_string();
+        let load = |mut builder: TopologyBuilder| -> Result<Topology, Box<dyn std::error::Error>> {
             // This component would run on each processor in turn, to ask for what the system has said already. On other architectures it
             // does not exist, and leaving it out fails.
             if cfg!(target_arch = "x86_64") {
-                builder = builder.without_component("x86").map_err(|error| text(&error))?;
+                builder = builder.without_component("x86")?;
             }
-            let builder =
-                builder.with_io_type_filter(TypeFilter::KeepImportant).map_err(|error| text(&error))?;
-            let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED).map_err(|error| text(&error))?;
-            builder.build().map_err(|error| text(&error))
+            let builder = builder.with_io_type_filter(TypeFilter::KeepImportant)?;
+            Ok(builder.with_flags(BuildFlags::INCLUDE_DISALLOWED)?.build()?)
         };
-        let topology = builder.and_then(load).map_err(invalid)?;
+        let topology = builder.and_then(|builder| load(builder).map_err(|error| error.to_string()));
+        let topology = topology.map_err(invalid)?;
         let found = Self::of(&topology);
         if found.cores.is_empty() {
             return Err(invalid("it has no processor".to_owned()));

@@ -69,7 +69,7 @@ pub(crate) struct Runtime {
     pub registry: Arc<Registry>,
     /// The driver locks this. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
-    requests: Submission<(CommId, SubmissionEntry)>,
+    requests: Submission,
     /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
     roles: Mutex<Roles>,
@@ -375,7 +375,9 @@ impl Runtime {
         self.drive(None, (&|| true, None));
         drop(lock);
         self.leaves.store(true, Ordering::Release);
-        self.monitor.leaves();
+        if let Some(watch) = &self.monitor.watch {
+            watch.leaves();
+        }
     }
 
     /// True if operations are active or submitted.

@@ -149,13 +149,6 @@ impl Monitor {
         error
     }
 
-    /// Tells the store that this rank is leaving and makes no other call.
-    pub(crate) fn leaves(&self) {
-        if let Some(watch) = &self.watch {
-            watch.leaves();
-        }
-    }
-
     /// The first failure, if the store reports one soon: usually which rank died.
     pub(crate) fn dead(&self) -> Option<Failure> {
         self.latch.wait(NAMED_WITHIN)

@@ -7,31 +7,27 @@
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crossbeam_queue::SegQueue;
+use unisono_engine::{CommId, SubmissionEntry};
 
-pub(super) struct Submission<T> {
-    requests: SegQueue<T>,
+#[derive(Default)]
+pub(super) struct Submission {
+    requests: SegQueue<(CommId, SubmissionEntry)>,
     /// True if the driver sleeps, or is about to.
     asleep: AtomicBool,
     /// True if the world has ended: no thread drives any more.
     closed: AtomicBool,
 }
 
-impl<T> Default for Submission<T> {
-    fn default() -> Self {
-        Self { requests: SegQueue::new(), asleep: AtomicBool::new(false), closed: AtomicBool::new(false) }
-    }
-}
-
-impl<T> Submission<T> {
+impl Submission {
     /// Submits a request. Afterwards the caller wakes the driver if it [sleeps](Self::asleep), and takes all requests if this is
     /// [closed](Self::closed).
-    pub(super) fn push(&self, request: T) {
+    pub(super) fn push(&self, request: (CommId, SubmissionEntry)) {
         self.requests.push(request);
         fence(Ordering::SeqCst);
     }
 
     /// The next request.
-    pub(super) fn next(&self) -> Option<T> {
+    pub(super) fn next(&self) -> Option<(CommId, SubmissionEntry)> {
         // The engine calls this in every pass, and to test for emptiness costs less than to pop.
         if self.is_empty() { None } else { self.requests.pop() }
     }
@@ -100,11 +96,11 @@ mod tests {
                         }
                     }
                 });
-                for thread in 0..THREADS {
+                for _ in 0..THREADS {
                     let (queue, start, driver) = (&queue, &start, driver.thread().clone());
                     scope.spawn(move || {
                         start.wait();
-                        queue.push(thread);
+                        queue.push((0, SubmissionEntry::Leave));
                         if queue.asleep() {
                             driver.unpark();
                         }
@@ -126,11 +122,11 @@ mod tests {
                 }
             };
             thread::scope(|scope| {
-                for thread in 0..THREADS {
+                for _ in 0..THREADS {
                     let (queue, start, take) = (&queue, &start, &take);
                     scope.spawn(move || {
                         start.wait();
-                        queue.push(thread);
+                        queue.push((0, SubmissionEntry::Leave));
                         if queue.closed() {
                             take();
                         }

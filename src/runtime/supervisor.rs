@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{CommId, Completion, Operation, Outcome, SubmissionEntry, Supervisor, WaitingCall};
+use unisono_engine::{CommId, Completion, Operation, SubmissionEntry, Supervisor, WaitingCall};
 use unisono_schedule::Rank;
 
 use super::Runtime;
@@ -65,24 +65,6 @@ impl Supervisor for Runtime {
 }
 
 impl Runtime {
-    /// Waits for the end of an operation, and asks every `every` whether to go on. False if it has not ended.
-    pub(crate) fn wait_while(
-        &self,
-        outcome: &Outcome,
-        every: Duration,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> bool {
-        let _waiting = self.callers.wait();
-        loop {
-            if self.wait_until(outcome, Instant::now().checked_add(every)) {
-                return true;
-            }
-            if !go_on() {
-                return false;
-            }
-        }
-    }
-
     /// The failure that has ended the world, if there is one.
     pub(crate) fn failed(&self) -> Option<Failure> {
         let roles = self.roles();

@@ -11,7 +11,10 @@
 use std::{
     io::Write,
     process,
-    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, mpsc},
+    sync::{
+        Arc, OnceLock,
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -49,7 +52,8 @@ pub(crate) struct Subject {
 
 /// The watchdog's thread, which ends when this is dropped.
 pub(crate) struct Watchdog {
-    end: Arc<(Mutex<bool>, Condvar)>,
+    /// The thread ends when this is dropped.
+    alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -57,18 +61,12 @@ impl Watchdog {
     /// # Errors
     /// If the thread cannot be started.
     pub(crate) fn begin(subject: Subject) -> std::io::Result<Self> {
-        let end = Arc::<(Mutex<bool>, Condvar)>::default();
-        let ends = Arc::clone(&end);
+        let (alive, ends) = mpsc::channel();
         let (ready, begun) = mpsc::channel();
         let looks = move || {
             let mut looks = Looks::default();
             drop(ready);
-            loop {
-                let ended = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
-                let wait = ends.1.wait_timeout_while(ended, LOOK, |ended| !*ended);
-                if *wait.unwrap_or_else(PoisonError::into_inner).0 {
-                    return;
-                }
+            while ends.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 let failed = subject.latch.raised() || subject.current.is_overdue(Instant::now());
                 if let Some(stay) = looks.look(subject.activity.stay(), failed, subject.timeout) {
                     subject.end(stay);
@@ -78,14 +76,13 @@ impl Watchdog {
         let thread = thread::Builder::new().name("unisono-watchdog".to_owned()).spawn(looks)?;
         // When a thread begins, it takes the loader's lock, which libfabric may hold for ever while it loads a provider.
         let _: Result<(), _> = begun.recv();
-        Ok(Self { end, thread: Some(thread) })
+        Ok(Self { alive: Some(alive), thread: Some(thread) })
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        *self.end.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.end.1.notify_all();
+        drop(self.alive.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
