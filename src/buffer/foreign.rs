@@ -1,11 +1,9 @@
 //! Memory that was allocated outside of this library, with the owner that keeps it alive.
 #![allow(unsafe_code)]
 
-use std::{fmt, ops::Range};
+use std::fmt;
 
 use unisono_engine::{Aside, Operand, Pieces, SpanError, borrow_raw};
-
-use crate::dtype::Element;
 
 /// Memory that was allocated outside of this library, as an operand of an erased call ([`Erased`](crate::group::Erased)), and its owner: a
 /// value of any type that keeps the memory alive.
@@ -92,38 +90,6 @@ impl Foreign {
             (first, second) => Operand::several(Pieces::of(first.into_iter().chain(second).chain(pieces))),
         };
         Self { operand, owner: Some(Box::new(owner)) }
-    }
-
-    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](unisono_engine::Borrowed::apart).
-    pub(crate) fn read<T: Element>(elements: &[T]) -> Self {
-        // SAFETY: as in `Borrowed::apart`: an input is only read.
-        let region = unsafe { borrow_raw(elements.as_ptr().cast_mut().cast(), size_of_val(elements)) };
-        Self { operand: region.into(), owner: None }
-    }
-
-    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](unisono_engine::Borrowed::apart).
-    pub(crate) fn write<T: Element>(elements: &mut [T]) -> Self {
-        // SAFETY: as in `Borrowed::apart`: the elements are exclusively borrowed.
-        let region = unsafe { borrow_raw(elements.as_mut_ptr().cast(), size_of_val(elements)) };
-        Self { operand: region.into(), owner: None }
-    }
-
-    /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The duty is that of
-    /// [`Borrowed::apart`](unisono_engine::Borrowed::apart).
-    pub(crate) fn within<T: Element>(
-        elements: &mut [T],
-        input: &Range<usize>,
-        output: &Range<usize>,
-    ) -> Option<(Self, Self)> {
-        let base = elements.as_mut_ptr();
-        elements.get(input.clone())?;
-        elements.get(output.clone())?;
-        let part = |range: &Range<usize>| {
-            // SAFETY: both ranges were found to lie in `elements`, which is exclusively borrowed; otherwise as in `Borrowed::apart`.
-            let region = unsafe { borrow_raw(base.add(range.start).cast(), range.len() * size_of::<T>()) };
-            Self { operand: region.into(), owner: None }
-        };
-        Some((part(input), part(output)))
     }
 
     /// The bytes of all its pieces.

@@ -20,17 +20,11 @@ use crate::{
     error::Result,
     group::{
         ProcessGroup,
-        collective::{
-            check::{Checked, CollectiveCall, check_root, sides},
-            lengths::{check_lengths, longest},
-        },
+        collective::{Checked, CollectiveCall, check_lengths, check_root, longest, sides},
         handle::Handle,
         message::{Receiver, Sender, Source, sender},
-        plan::{
-            argument,
-            spec::{CallOptions, CallSpec},
-        },
-        typed::coalesced::list,
+        plan::{CallOptions, CallSpec, argument},
+        typed::list,
     },
     reduce::ReduceOp,
     work::Work,
@@ -167,7 +161,7 @@ impl Erased<'_> {
     /// lengths do not fit each other; [`Error::Failed`](crate::Error::Failed) if the ranks disagree (other call, lengths, type or operation), the timeout
     /// passes, or the group has failed.
     pub fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
-        self.0.collective(request, input, output)
+        self.0.collective(request, input.operand(), output.operand())
     }
 
     /// Begins a [`collective`](Self::collective). [`Work::wait`] returns both operands with their owners.
@@ -180,7 +174,7 @@ impl Erased<'_> {
         input: Foreign,
         output: Foreign,
     ) -> Result<Work<Operands>> {
-        let (plan, options) = self.0.erased_plan(request, &input, &output)?;
+        let (plan, options) = self.0.erased_plan(request, input.operand(), output.operand())?;
         self.0.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
     }
 
@@ -197,7 +191,7 @@ impl Erased<'_> {
         every: Duration,
         go_on: impl FnMut() -> bool,
     ) -> Result<std::result::Result<Operands, Work<Operands>>> {
-        let (plan, options) = self.0.erased_plan(request, &input, &output)?;
+        let (plan, options) = self.0.erased_plan(request, input.operand(), output.operand())?;
         let call = request.collective.name();
         self.0.shared.run_while(call, plan, (input, output), &options, (every, go_on))
     }
@@ -301,21 +295,20 @@ impl Erased<'_> {
 
 impl Handle {
     /// Runs a collective on memory that was allocated outside of this library.
-    pub(super) fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
+    pub(super) fn collective(&self, request: &Request<'_>, input: &Operand, output: &Operand) -> Result<()> {
         let ready = Ready::new(self, request, (input, output))?;
-        let spec = ready.spec();
-        let borrowed = ready.borrowed(Borrowed::foreign);
-        self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
+        let (spec, borrowed) = (ready.spec(), ready.borrowed());
+        self.shared.run(self.shared.state()?, &spec, borrowed, &ready.options).map(drop)
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.
     pub(super) fn begin_collective<B: Send + 'static>(
         &self,
         request: &Request<'_>,
-        (input, output): (&Foreign, &Foreign),
+        memory: &Borrowed<'_>,
         held: B,
     ) -> Result<Work<B>> {
-        let (plan, options) = self.erased_plan(request, input, output)?;
+        let (plan, options) = self.erased_plan(request, &memory.input, &memory.output)?;
         self.shared.begin_planned(request.collective.name(), plan, held, &options)
     }
 
@@ -323,13 +316,12 @@ impl Handle {
     fn erased_plan(
         &self,
         request: &Request<'_>,
-        input: &Foreign,
-        output: &Foreign,
+        input: &Operand,
+        output: &Operand,
     ) -> Result<((Operation, Aside), CallOptions)> {
         let ready = Ready::new(self, request, (input, output))?;
-        let borrowed = ready.borrowed(|input, output, at| Borrowed::foreign(input, output, at).kept());
-        let (spec, options) = (ready.spec(), ready.options);
-        Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
+        let planned = self.shared.plan(&ready.spec(), ready.borrowed().kept(), &ready.options)?;
+        Ok((planned, ready.options))
     }
 
     fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(RequestKind, CallOptions)> {
@@ -366,11 +358,10 @@ impl MessageRequest {
 
 /// A collective whose arguments are valid.
 struct Ready<'a> {
-    collective: Collective,
     spec: CallSpec<'static>,
     /// The operands, if this rank uses them.
-    input: Option<&'a Foreign>,
-    output: Option<&'a Foreign>,
+    input: Option<&'a Operand>,
+    output: Option<&'a Operand>,
     /// The offsets of the operands in place, in bytes: the input in the output, and the output in the input.
     at: (usize, usize),
     uneven: Option<Known<'a>>,
@@ -387,7 +378,7 @@ impl<'a> Ready<'a> {
     fn new(
         group: &Handle,
         request: &Request<'a>,
-        (input, output): (&'a Foreign, &'a Foreign),
+        (input, output): (&'a Operand, &'a Operand),
     ) -> Result<Self> {
         let Request { collective, dtype, alias, op, root, lengths, coalesced, timeout } = *request;
         let call = collective.name();
@@ -396,20 +387,22 @@ impl<'a> Ready<'a> {
         let (rank, at_root) = (group.rank(), group.rank() == root);
         let (reads, writes) = sides(collective, at_root);
         let input = if collective == Collective::Broadcast { output } else { input };
-        for (used, foreign, side) in [(reads, input, "input"), (writes, output, "output")] {
-            if let Some(misfit) = foreign.operand().misfit(dtype).filter(|_| used) {
+        for (used, operand, side) in [(reads, input, "input"), (writes, output, "output")] {
+            if let Some(misfit) = operand.misfit(dtype).filter(|_| used) {
                 return Err(argument(call, format!("the {side} has {misfit}")));
             }
         }
-        if writes && output.operand().overlaps_itself() {
+        if writes && output.overlaps_itself() {
             return Err(argument(call, "pieces of the output overlap each other"));
         }
-        let count = |foreign: &Foreign| foreign.bytes() / dtype.size();
-        let (inputs, outputs) = (count(input), count(output));
+        let (inputs, outputs) = (input.len() / dtype.size(), output.len() / dtype.size());
         let known = |lengths| Known::new(group, request, lengths, (inputs, outputs));
         let uneven = lengths.map(known).transpose()?;
         let spec = match &uneven {
-            None => Checked::apart(group, CollectiveCall::new(collective, op, root), (inputs, outputs))?.spec,
+            None => {
+                let call = CollectiveCall::new(collective, op, root);
+                Checked::apart(group, call, dtype, (inputs, outputs))?.spec
+            }
             Some(known) => known.spec(request),
         };
         let spec = CallSpec { coalesced, alias, ..spec };
@@ -423,7 +416,6 @@ impl<'a> Ready<'a> {
         };
         let at = |is: bool| if is { offset * dtype.size() } else { 0 };
         let ready = Self {
-            collective,
             spec,
             input: reads.then_some(input),
             output: writes.then_some(output),
@@ -442,15 +434,10 @@ impl<'a> Ready<'a> {
         CallSpec { uneven: uneven.map(|it| Uneven { input: &it.input, output: &it.output }), ..self.spec }
     }
 
-    /// The operands, borrowed by `borrow`. In place, the uneven blocks that a rank gets can replace those that it gives only if their
-    /// lengths are the same.
-    fn borrowed<'b>(
-        &self,
-        borrow: impl FnOnce(Option<&'a Operand>, Option<&'a Operand>, (usize, usize)) -> Borrowed<'b>,
-    ) -> Borrowed<'b> {
-        let mut borrowed =
-            borrow(self.input.map(Foreign::operand), self.output.map(Foreign::operand), self.at);
-        let moved = self.collective == Collective::AllToAll
+    /// The operands. In place, the uneven blocks that a rank gets can replace those that it gives only if their lengths are the same.
+    fn borrowed(&self) -> Borrowed<'a> {
+        let mut borrowed = Borrowed::foreign(self.input, self.output, self.at);
+        let moved = self.spec.collective == Collective::AllToAll
             && self.uneven.as_ref().is_some_and(|known| known.input != known.output);
         if moved && borrowed.overlap == Overlap::InPlace {
             borrowed.overlap = Overlap::Crossed;
@@ -464,29 +451,27 @@ impl<'a> Ready<'a> {
         if self.uneven.is_some() {
             return self;
         }
-        let one = match self.collective {
+        let one = match self.spec.collective {
             Collective::AllToAll | Collective::Barrier => None,
             Collective::Broadcast | Collective::ReduceScatter | Collective::Scatter => self.output,
             _ => self.input,
         };
-        let pieces: Vec<_> = one.into_iter().flat_map(|it| it.operand().stretches()).collect();
-        let lengths: Vec<_> = pieces.iter().map(|piece| piece.len / dtype.size()).collect();
+        let pieces = one.into_iter().flat_map(Operand::stretches);
+        let lengths: Vec<_> = pieces.map(|piece| piece.len / dtype.size()).collect();
         self.spec.contents = list(lengths.iter().map(|len| (dtype, std::slice::from_ref(len))));
         self
     }
 
     /// An error unless each block lies in one piece.
     fn in_whole_blocks(&self, dtype: Dtype, ranks: usize) -> Result<()> {
-        let (cut, joined) = in_blocks(self.collective);
+        let (cut, joined) = in_blocks(self.spec.collective);
         let known = self.uneven.as_ref();
         let sides = [
             ("input", cut, self.input, known.map(|it| &it.input)),
             ("output", joined, self.output, known.map(|it| &it.output)),
         ];
-        for (side, has_blocks, foreign, lengths) in sides {
-            let Some(operand) = foreign.map(Foreign::operand).filter(|it| it.pieces.is_some()) else {
-                continue;
-            };
+        for (side, has_blocks, operand, lengths) in sides {
+            let Some(operand) = operand.filter(|it| it.pieces.is_some()) else { continue };
             let length = |rank: Rank| match lengths {
                 None => self.spec.count,
                 Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
@@ -494,7 +479,10 @@ impl<'a> Ready<'a> {
             let lengths = (0..ranks).map(|rank| length(rank) * dtype.size());
             if !(has_blocks && blocks_are_whole(operand, lengths)) {
                 let problem = "lies in several pieces; that is possible in a coalesced call only";
-                return Err(argument(self.collective.name(), format!("a block of the {side} {problem}")));
+                return Err(argument(
+                    self.spec.collective.name(),
+                    format!("a block of the {side} {problem}"),
+                ));
             }
         }
         Ok(())
@@ -572,11 +560,11 @@ impl<'a> Known<'a> {
     /// The call. Ranks that know all lengths compare a hash of them; otherwise each two ranks compare the lengths of their blocks for each
     /// other.
     fn spec(&self, request: &Request<'_>) -> CallSpec<'static> {
-        let Request { collective, op, root, .. } = *request;
+        let Request { collective, dtype, op, root, .. } = *request;
         let pairwise = !matches!(collective, Collective::AllGather | Collective::ReduceScatter);
         let all = self.input.iter().chain(&*self.output);
         let contents = if pairwise { 1 } else { list(all.map(|len| (Dtype::U8, std::slice::from_ref(len)))) };
         let count = longest(&self.input).max(longest(&self.output));
-        CallSpec { root, op, pairwise, contents, ..CallSpec::new(collective, count) }
+        CallSpec { root, op, pairwise, contents, ..CallSpec::new(collective, dtype, count) }
     }
 }

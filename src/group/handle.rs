@@ -1,20 +1,18 @@
 //! A handle of a group as the calls use it, blocking or not: the data that it shares with the group's other handles, and the options of its
 //! calls.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use unisono_schedule::Rank;
 
 use super::{
-    plan::{
-        argument,
-        spec::{CallOptions, PlanOptions},
-    },
+    plan::{CallOptions, PlanOptions, argument},
     shared::{GroupState, Membership},
 };
 use crate::{
     config::{Config, YEAR},
-    error::Result,
+    error::{Error, Failure, Result},
+    object::ObjectError,
 };
 
 #[derive(Clone)]
@@ -66,6 +64,22 @@ impl Handle {
     /// A handle for an asynchronous call. It does not keep the group alive.
     pub(super) fn under_way(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), options: self.options, membership: None }
+    }
+
+    /// The failure of the group if this rank cannot continue a call that the other ranks continue.
+    pub(crate) fn aborted(&self, call: &str, why: impl Display) -> Error {
+        Error::Failed(Failure::Aborted { rank: self.global_rank(), why: format!("{call}: {why}") })
+    }
+
+    /// The error about a value of a rank, which should have been a `T`.
+    pub(crate) fn not_a<T: ?Sized>(&self, call: &'static str, from: Rank, problem: ObjectError) -> Error {
+        Error::Object { call, rank: self.global(from), type_name: std::any::type_name::<T>(), problem }
+    }
+
+    /// The failure of the group if a rank has sent what no rank sends.
+    pub(crate) fn malformed(&self, call: &str, from: Rank, what: impl Display) -> Error {
+        let (rank, from) = (self.global_rank(), self.global(from));
+        Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
     }
 
     /// The options of this handle, with this timeout if there is one.

@@ -54,27 +54,15 @@ pub struct Sender {
     pub tag: u32,
 }
 
-impl From<Rank> for Sender {
-    fn from(rank: Rank) -> Self {
-        Self { source: rank.into(), tag: 0 }
+impl<S: Into<Source>> From<S> for Sender {
+    fn from(source: S) -> Self {
+        Self { source: source.into(), tag: 0 }
     }
 }
 
-impl From<Source> for Sender {
-    fn from(source: Source) -> Self {
-        Self { source, tag: 0 }
-    }
-}
-
-impl From<(Rank, u32)> for Sender {
-    fn from((rank, tag): (Rank, u32)) -> Self {
-        Self { source: rank.into(), tag }
-    }
-}
-
-impl From<(Source, u32)> for Sender {
-    fn from((source, tag): (Source, u32)) -> Self {
-        Self { source, tag }
+impl<S: Into<Source>> From<(S, u32)> for Sender {
+    fn from((source, tag): (S, u32)) -> Self {
+        Self { source: source.into(), tag }
     }
 }
 

@@ -34,15 +34,12 @@ pub use self::{
     members::Members,
     membership::{describe_transport, open_transport, transport_options},
     message::{Message, Receiver, Sender, Source},
-    plan::spec::Pipeline,
-    typed::buckets::GradientBuckets,
+    plan::Pipeline,
+    typed::GradientBuckets,
 };
 use self::{
     handle::{Handle, check_timeout},
-    plan::{
-        argument,
-        spec::{CallOptions, CallSpec, PlanOptions},
-    },
+    plan::{CallOptions, CallSpec, PlanOptions, argument},
 };
 use crate::{
     buffer::{Buffer, Memory},
@@ -184,6 +181,19 @@ impl ProcessGroup {
         self.handle.size()
     }
 
+    /// The ranks in the world of all members, by rank.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        &self.handle.shared.members
+    }
+
+    /// The group's name, the same on all its members: `world`, or the name of the parent group, the number of groups made of
+    /// that before, and the color: `world/0:2` is color 2 of the world's first split.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.handle.shared.name
+    }
+
     /// The configuration with which the world was joined.
     #[must_use]
     pub fn config(&self) -> &Config {
@@ -252,8 +262,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group has failed.
     pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
         self.handle.shared.runtime.check()?;
-        let spec = CallSpec::new(collective, count);
-        self.handle.shared.planner.choose(dtype, &spec, &self.handle.options)
+        let spec = CallSpec::new(collective, dtype, count);
+        self.handle.shared.planner.choose(&spec, &self.handle.options)
     }
 
     /// The number of the group's operations, and the memory that the groups of this process use.

@@ -19,9 +19,8 @@ use std::{
 use unisono_engine::{Aside, Borrowed, CompletionAction, Done, Next, Receipts, RequestKind, ReturnedMemory};
 
 use crate::{
-    dtype::Dtype,
     error::{Error, Failure, Result},
-    group::{calls::mode::Mode, handle::Handle, plan::spec::CallSpec, shared::GroupState},
+    group::{calls::mode::Mode, handle::Handle, plan::CallSpec, shared::GroupState},
     work::{Opening, Work},
 };
 
@@ -29,7 +28,8 @@ use crate::{
 pub(crate) struct Sequence {
     /// The call's handle of the group.
     pub group: Handle,
-    how: How,
+    /// Of an asynchronous call; `None` if the caller waits for each operation.
+    between: Option<Between>,
     /// The number of the call's latest operation.
     latest: Option<u64>,
 }
@@ -43,16 +43,8 @@ pub(crate) enum Operations {
     Messages,
 }
 
-enum How {
-    /// The caller waits for each operation, and has the group's state: no other collective call of the group comes between.
-    Now,
-    /// The caller waits for each operation; they are messages, which may come between other calls.
-    Beside,
-    /// The driver polls the call again when the operation has ended.
-    Later(Between),
-}
-
-/// The data that an asynchronous call and the driver exchange: the operation that runs next, and how it ended.
+/// The data that an asynchronous call and the driver exchange: the operation that runs next, and how it ended. The driver polls the call
+/// again when the operation has ended.
 #[derive(Clone, Default)]
 struct Between(Arc<Mutex<(Option<RequestKind>, Option<Done>)>>);
 
@@ -69,50 +61,41 @@ impl Between {
 }
 
 impl Sequence {
-    /// Runs a collective. The borrowed memory must not be touched before it has ended.
-    pub(crate) async fn run(
-        &mut self,
-        dtype: Dtype,
-        spec: &CallSpec<'_>,
-        borrowed: Borrowed<'_>,
-    ) -> Result<()> {
+    /// Runs a collective of a call of [`Operations::Collectives`]. The borrowed memory must not be touched before it has ended.
+    pub(crate) async fn run(&mut self, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
         let Handle { shared, options, .. } = &self.group;
-        let done = match &self.how {
-            How::Now => shared.run((), dtype, spec, borrowed, options),
-            How::Beside => shared.run(shared.state()?, dtype, spec, borrowed, options),
-            How::Later(between) => {
+        let done = match &self.between {
+            // The call has the group's state.
+            None => shared.run((), spec, borrowed, options),
+            Some(between) => {
                 let mut aside = Aside::new();
-                match shared.collective(dtype, spec, borrowed, &mut aside, options) {
-                    Ok(operation) => {
-                        Ok(between.ask(RequestKind::Collective(Box::new(operation))).await.number)
-                    }
-                    Err(error) => Err(error),
-                }
+                let operation = shared.collective(spec, borrowed, &mut aside, options);
+                let operation = Box::new(operation.map_err(|error| self.stuck(error))?);
+                Ok(between.ask(RequestKind::Collective(operation)).await.number)
             }
         };
-        match done {
-            Ok(number) => self.latest = number,
-            Err(error) => return Err(self.stuck(error)),
-        }
+        self.latest = done.map_err(|error| self.stuck(error))?;
         Ok(())
     }
 
     /// The error of the call if this rank cannot continue. After the first operation it is a failure of the group, because the other ranks
     /// continue.
     pub(crate) fn stuck(&self, error: impl Into<Error>) -> Error {
-        match self.latest {
-            Some(_) => Error::Failed(self.group.shared.midway(error.into())),
-            None => error.into(),
+        match (self.latest, error.into()) {
+            (None, error) | (_, error @ Error::Failed(_)) => error,
+            (Some(_), error) => {
+                Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why: error.to_string() })
+            }
         }
     }
 
     /// Sends, receives, or does several of these concurrently. Returns the result of each receive among them. Memory as in
     /// [`run`](Self::run).
     pub(crate) async fn messages(&self, what: RequestKind) -> Result<Receipts> {
-        match &self.how {
-            How::Now | How::Beside => Ok(self.group.wait(what)?.received),
-            How::Later(between) => Ok(between.ask(what).await.received),
-        }
+        Ok(match &self.between {
+            None => self.group.wait(what)?.received,
+            Some(between) => between.ask(what).await.received,
+        })
     }
 }
 
@@ -120,16 +103,12 @@ impl Handle {
     /// Runs a call of collectives to its end.
     pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
         let _engaged = self.shared.engage()?;
-        self.at_once(How::Now, call)
+        self.beside(call)
     }
 
     /// Runs a call of messages to its end.
     pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
-        self.at_once(How::Beside, call)
-    }
-
-    fn at_once<R>(&self, how: How, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
-        let end = pin!(call(self.sequence(how))).poll(&mut Context::from_waker(Waker::noop()));
+        let end = pin!(call(self.sequence(None))).poll(&mut Context::from_waker(Waker::noop()));
         match end {
             Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
             Poll::Ready(end) => end,
@@ -165,8 +144,8 @@ impl Handle {
         )
     }
 
-    fn sequence(&self, how: How) -> Sequence {
-        Sequence { group: self.under_way(), how, latest: None }
+    fn sequence(&self, between: Option<Between>) -> Sequence {
+        Sequence { group: self.under_way(), between, latest: None }
     }
 
     /// Begins a call. On the thread that waits, `open` makes the work's result from that of the call.
@@ -183,7 +162,7 @@ impl Handle {
     {
         self.shared.runtime.check_calls(name)?;
         let between = Between::default();
-        let call = Box::pin(call(self.sequence(How::Later(between.clone()))));
+        let call = Box::pin(call(self.sequence(Some(between.clone()))));
         let mut call = UnderWay { shared: Arc::clone(&self.shared), call, between, open };
         if let Poll::Ready(end) = call.look() {
             let done = end.and_then(call.open).map(|done| Work::done(done, &self.shared.runtime));

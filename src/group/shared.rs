@@ -13,7 +13,7 @@ use unisono_engine::{
     Aside, Borrowed, Called, Cargo, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup,
     Outcome, OutputAccess, Overlap, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
 };
-use unisono_schedule::Collective;
+use unisono_schedule::{Collective, Rank};
 
 use crate::{
     dtype::Dtype,
@@ -21,13 +21,10 @@ use crate::{
     group::{
         members::Members,
         order::{Engaged, Order, OrderState},
-        plan::{
-            Planner, argument,
-            spec::{CallOptions, CallSpec},
-        },
+        plan::{CallOptions, CallSpec, Planner, argument},
     },
     reduce::{Kernel, ReduceOp},
-    runtime::Runtime,
+    runtime::{Runtime, peer},
     work::Work,
 };
 
@@ -64,6 +61,21 @@ pub(crate) struct Membership {
 }
 
 impl GroupState {
+    /// A group of these ranks of the world, in which this process has this rank. `known`: its name, its label and its id.
+    pub(crate) fn new(
+        runtime: Arc<Runtime>,
+        comm_id: CommId,
+        (rank, members): (Rank, Vec<Rank>),
+        (name, label, id): (String, Option<Arc<str>>, u64),
+    ) -> Self {
+        let peers: Vec<_> = members.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
+        let chooser = peer::chooser(&peers, &runtime.limits.provider);
+        let tuned = runtime.tuned.clone().of(members.len());
+        let planner = Planner::new(rank, chooser, tuned, runtime.settings, &runtime.limits);
+        let (members, order, latest) = (Members(members), Order::default(), AtomicU64::new(0));
+        Self { runtime, comm_id, planner, members, name, label, id, order, latest }
+    }
+
     /// The group's name in errors; empty for the world.
     pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
@@ -111,14 +123,13 @@ impl GroupState {
     pub(crate) fn run<T>(
         &self,
         turn: T,
-        dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
         options: &CallOptions,
     ) -> Result<Option<u64>> {
         self.runtime.check_calls(spec.collective.name())?;
         let mut aside = Aside::new();
-        let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
+        let planned = self.collective(spec, borrowed, &mut aside, options)?;
         let started = self.runtime.start(self.comm_id, planned, self.timeout(options), &mut || None)?;
         match started {
             (Called::Ended(number), _) => {
@@ -174,14 +185,12 @@ impl GroupState {
     /// Plans a collective that is to [begin](Self::begin_planned) or [run](Self::run_while).
     pub(crate) fn plan(
         &self,
-        dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
         options: &CallOptions,
     ) -> Result<(Operation, Aside)> {
         let mut aside = Aside::new();
-        let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        Ok((planned, aside))
+        Ok((self.collective(spec, borrowed, &mut aside, options)?, aside))
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.
@@ -228,13 +237,12 @@ impl GroupState {
     /// the output lies there. May copy the input to `aside`, which must then live as long as the borrowed memory.
     pub(crate) fn collective(
         &self,
-        dtype: Dtype,
         spec: &CallSpec<'_>,
         mut borrowed: Borrowed<'_>,
         aside: &mut Aside,
         options: &CallOptions,
     ) -> Result<Operation> {
-        let (plan, schedule) = self.planner.plan(dtype, spec, options)?;
+        let (plan, schedule) = self.planner.plan(spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
             let arranged = arrange(&plan.kernel, &mut borrowed, aside, scales);
@@ -248,14 +256,6 @@ impl GroupState {
         let pairs = if spec.pairwise { spec.pairs(self.planner.rank, ranks) } else { None };
         let Borrowed { input, output, .. } = borrowed;
         Ok(Operation { number: 0, group, plan, schedule, input, output, access, pairs })
-    }
-
-    /// Turns an error in the middle of a call into a failure of the group, because the other ranks continue.
-    pub(crate) fn midway(&self, error: Error) -> Failure {
-        match error {
-            Error::Failed(failure) => failure,
-            error => Failure::Aborted { rank: self.runtime.rank, why: error.to_string() },
-        }
     }
 
     /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.
@@ -343,10 +343,9 @@ impl GroupState {
     /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as a rank lives that
     /// has not begun to leave. Once all have begun, only messages are missing, and the timeout counts.
     fn last_barrier(&self, cargo: Cargo) -> Result<()> {
-        let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
+        let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, Dtype::U8, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
-        let operation =
-            self.collective(Dtype::U8, &spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
+        let operation = self.collective(&spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
         let (completion, outcome) = Completion::new(NEVER, CompletionAction::Return(None));
         // This thread counts as blocked although the wait below has a limit: it continues only when the others come.
         let _waiting = self.runtime.callers.wait();

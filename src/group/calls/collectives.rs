@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    group::{ProcessGroup, collective::check::CollectiveCall},
+    group::{ProcessGroup, collective::CollectiveCall},
     reduce::ReduceOp,
 };
 

@@ -15,10 +15,10 @@ use crate::{
     error::Result,
     group::{
         ProcessGroup,
-        collective::check::{read, write},
+        collective::{read, write},
         handle::Handle,
-        message::{Message, Receiver, Sender, Source, elements, receive, sender},
-        plan::{argument, spec::CallOptions},
+        message::{Message, Receiver, Sender, Source, elements, receive},
+        plan::{CallOptions, argument},
         sequence::Sequence,
         shared::GroupState,
     },
@@ -111,52 +111,24 @@ impl ProcessGroup<Asynchronous> {
         &self,
         messages: impl IntoIterator<Item = Message<B>>,
     ) -> Result<Vec<Work<(B, Rank)>>> {
-        self.handle.begin_messages(messages)
+        let handle = &self.handle;
+        let mut ready = Vec::new();
+        for message in messages {
+            ready.push(match message {
+                Message::Send(data, to) => (handle.sends(&data, to)?, (data, Some(to.rank))),
+                Message::Recv(mut data, from) => (handle.receives(&mut data, from)?, (data, None)),
+            });
+        }
+        ready.into_iter().map(|(what, kept)| handle.begin_message(what, kept, &handle.options)).collect()
     }
 }
 
 impl Handle {
-    pub(crate) fn send<T: Element>(&self, data: &[T], to: Receiver) -> Result<()> {
-        let borrowed = Borrowed::apart(data, &mut []);
-        self.wait(self.outbound(T::DTYPE, &borrowed.input, to, Form::Plain)?).map(drop)
-    }
-
-    pub(crate) fn recv<T: Element>(&self, data: &mut [T], from: Sender) -> Result<Rank> {
-        let borrowed = Borrowed::apart(&[], data);
-        Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from)?)?.received))
-    }
-
-    pub(crate) fn send_recv<T: Element>(
-        &self,
-        data: &[T],
-        to: Receiver,
-        into: &mut [T],
-        from: Sender,
-    ) -> Result<Rank> {
-        let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from)?;
-        Ok(sender(&self.wait(what)?.received))
-    }
-
     pub(crate) fn begin_send<B: Owned>(&self, data: B, to: Receiver) -> Result<Work<B>> {
         let what = self.sends(&data, to)?;
         let kept = CompletionAction::Return(Some(Box::new(data)));
         let outcome = self.shared.submit(MESSAGE, what, kept, &self.options)?;
         Ok(Work::new(outcome, &self.shared.runtime))
-    }
-
-    /// Begins several messages; if one of them is invalid, none begins.
-    pub(crate) fn begin_messages<B: Owned>(
-        &self,
-        messages: impl IntoIterator<Item = Message<B>>,
-    ) -> Result<Vec<Work<(B, Rank)>>> {
-        let mut ready = Vec::new();
-        for message in messages {
-            ready.push(match message {
-                Message::Send(data, to) => (self.sends(&data, to)?, (data, Some(to.rank))),
-                Message::Recv(mut data, from) => (self.receives(&mut data, from)?, (data, None)),
-            });
-        }
-        ready.into_iter().map(|(what, kept)| self.begin_message(what, kept, &self.options)).collect()
     }
 
     /// A send of memory that the operation keeps.
@@ -203,6 +175,13 @@ impl Handle {
         let Operand { memory: output, .. } = memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len / dtype.size();
         Ok(receive(Form::Plain, dtype, source, tag, Place::There { output, count }))
+    }
+
+    /// The place of these elements, which outlive the receive.
+    pub(crate) fn place<T: Element>(&self, elements: &mut [T]) -> Place {
+        let count = elements.len();
+        let output = Borrowed::apart(&[], elements).output.found_in(&self.shared.runtime.registry);
+        Place::There { output: output.memory, count }
     }
 
     /// A receive and a send that run concurrently.

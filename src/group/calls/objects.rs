@@ -10,14 +10,14 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        collective::lengths::{UnevenCall, UnevenSteps},
+        collective::{UnevenCall, UnevenSteps},
         handle::Handle,
         message::{Receiver, Sender},
         plan::argument,
         sequence::{Operations, Sequence},
-        typed::blobs::{Blob, Collected, cut},
+        typed::{Blob, Collected, cut},
     },
-    object::{ObjectError, decode, encode},
+    object::{decode, encode},
 };
 
 /// # Objects
@@ -172,12 +172,9 @@ impl<M: Mode> ProcessGroup<M> {
             let received = sequence.receive_blob(from, tag, Form::Object).await?;
             Ok((received, sequence.group))
         };
-        let open = |((bytes, from), group): ((Vec<u8>, Rank), Handle)| match decode(&bytes) {
-            Ok(value) => Ok((value, from)),
-            Err(problem) => {
-                let (rank, type_name) = (group.global(from), std::any::type_name::<T>());
-                Err(Error::Object { call: "recv_object", rank, type_name, problem })
-            }
+        let open = |((bytes, from), group): ((Vec<u8>, Rank), Handle)| {
+            let value = decode(&bytes);
+            Ok((value.map_err(|problem| group.not_a::<T>("recv_object", from, problem))?, from))
         };
         self.handle.run_steps::<M, _, _, _>("recv_object", Operations::Messages, steps, open)
     }
@@ -212,13 +209,7 @@ fn own_error_first<G, T>(given: Option<Blob<G>>, received: Blob<T>) -> Blob<T> {
 impl UnevenCall {
     /// A rank's value, or the call's error if there is none.
     fn open<T>(&self, from: Rank, value: Blob<T>) -> Result<T> {
-        value.or_else(|problem| self.wrong::<T, _>(from, problem))
-    }
-
-    /// The call's error about a rank's value, which should have been a `T`.
-    fn wrong<T, R>(&self, from: Rank, problem: ObjectError) -> Result<R> {
-        let rank = self.group.global(from);
-        Err(Error::Object { call: self.name, rank, type_name: std::any::type_name::<T>(), problem })
+        value.map_err(|problem| self.group.not_a::<T>(self.name, from, problem))
     }
 
     /// The error of a root that gives nothing.
@@ -278,7 +269,8 @@ impl UnevenCall {
         &self,
         collected: Collected,
     ) -> Result<Option<Vec<T>>> {
-        let (bytes, lengths) = collected.or_else(|(rank, problem)| self.wrong::<T, _>(rank, problem))?;
+        let (bytes, lengths) =
+            collected.map_err(|(rank, problem)| self.group.not_a::<T>(self.name, rank, problem))?;
         if !self.gets() {
             return Ok(None);
         }

@@ -9,20 +9,17 @@
 
 use std::ops::Range;
 
-use unisono_engine::Borrowed;
+use unisono_engine::{Borrowed, Form};
 use unisono_schedule::{Rank, Uneven};
 
 use super::mode::{Asynchronous, Blocking, Mode};
 use crate::{
-    buffer::{Elements, ElementsMut, Foreign, Owned},
+    buffer::{Elements, ElementsMut, Owned},
     dtype::{Dtype, Element, Scalar as _},
     error::Result,
     group::{
         ProcessGroup,
-        collective::{
-            check::{Checked, CollectiveCall, in_place_sides, outside, read, write},
-            lengths::own_part,
-        },
+        collective::{Checked, CollectiveCall, in_place_sides, outside, own_part, read, write},
         erased::Request,
         handle::Handle,
         message::{Receiver, Sender, sender},
@@ -31,23 +28,15 @@ use crate::{
     work::Work,
 };
 
-#[expect(unnameable_types, reason = "that is what seals it")]
-pub(super) mod sealed {
-    /// Limits the traits of operands to the types that this library knows.
-    pub trait Sealed<M> {}
-
-    /// The same for inputs.
-    pub trait SealedInput<M> {}
-}
-
-/// The operands of a collective of blocks: what [`Operands`] are, or [`uneven`] blocks.
+/// The operands of a collective of blocks: what [`Operands`] are, or [`uneven`] blocks. Sealed, as all traits of operands: no other crate
+/// can name the call that its methods take.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no operand of this call of a `ProcessGroup<{M}>`",
     label = "no operand",
     note = "a blocking call takes `&mut data` in place, or `(&input, &mut output)`",
     note = "a call that `group.begin()` makes takes `data` or `(input, output)` by value, each a `Vec`, a `Box<[T]>` or a `Buffer`"
 )]
-pub trait Blocks<M: Mode>: sealed::Sealed<M> + Sized {
+pub trait Blocks<M: Mode>: Sized {
     /// What the call returns: nothing if it blocks, otherwise a [`Work`] that returns the operands.
     type Returns;
     /// What a call returns by which this rank gets one block. Where the operand is in place, that includes the block: the slice, or the
@@ -110,7 +99,7 @@ pub type Gathered<T> = (Vec<T>, Vec<usize>);
     note = "a blocking call takes `&data`",
     note = "a call that `group.begin()` makes takes `data` by value: a `Vec`, a `Box<[T]>` or a `Buffer`"
 )]
-pub trait Input<M: Mode>: sealed::SealedInput<M> + Sized {
+pub trait Input<M: Mode>: Sized {
     /// The type of the elements.
     type Element: Element;
     /// What a send returns: nothing if it blocks, otherwise a [`Work`] that returns the elements.
@@ -133,12 +122,13 @@ pub trait Input<M: Mode>: sealed::SealedInput<M> + Sized {
     ) -> Result<Self::With<R>>;
 }
 
-impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for &mut S {}
 impl<S: ElementsMut + ?Sized> InPlace<Blocking> for &mut S {
     type Received = Rank;
 
     fn recv(self, group: &ProcessGroup, from: Sender) -> Result<Rank> {
-        group.handle.recv(write("recv", self)?, from)
+        let borrowed = Borrowed::apart(&[], write("recv", self)?);
+        let what = group.handle.inbound(S::Element::DTYPE, &borrowed.output, from)?;
+        Ok(sender(&group.handle.wait(what)?.received))
     }
 }
 impl<S: ElementsMut + ?Sized> Operands<Blocking> for &mut S {}
@@ -158,7 +148,6 @@ impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for &'a mut S {
     }
 }
 
-impl<I: Elements + ?Sized, O: ElementsMut + ?Sized> sealed::Sealed<Blocking> for (&I, &mut O) {}
 impl<I, O> Operands<Blocking> for (&I, &mut O)
 where
     I: Elements + ?Sized,
@@ -179,8 +168,8 @@ where
         if call.counts.is_none() {
             return group.handle.apart(call, input, output);
         }
-        let request = request(call, I::Element::DTYPE);
-        group.handle.collective(&request, &Foreign::read(input), &Foreign::write(output))
+        let memory = Borrowed::apart(input, output);
+        group.handle.collective(&request(call, I::Element::DTYPE), &memory.input, &memory.output)
     }
 
     fn block(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
@@ -188,14 +177,15 @@ where
     }
 }
 
-impl<S: Elements + ?Sized> sealed::SealedInput<Blocking> for &S {}
 impl<S: Elements + ?Sized> Input<Blocking> for &S {
     type Element = S::Element;
     type Sent = ();
     type With<R> = R;
 
     fn send(self, group: &ProcessGroup, to: Receiver) -> Result<()> {
-        group.handle.send(read("send", self)?, to)
+        let borrowed = Borrowed::apart(read("send", self)?, &mut []);
+        let what = group.handle.outbound(S::Element::DTYPE, &borrowed.input, to, Form::Plain)?;
+        group.handle.wait(what).map(drop)
     }
 
     fn exchange<R: Send + 'static>(
@@ -211,7 +201,6 @@ impl<S: Elements + ?Sized> Input<Blocking> for &S {
     }
 }
 
-impl<B: Owned> sealed::SealedInput<Asynchronous> for B {}
 impl<B: Owned> Input<Asynchronous> for B {
     type Element = B::Element;
     type Sent = Work<B>;
@@ -246,7 +235,9 @@ where
     type Received = Rank;
 
     fn send_recv(self, group: &ProcessGroup, to: Receiver, from: Sender) -> Result<Rank> {
-        group.handle.send_recv(read("send_recv", self.0)?, to, write("send_recv", self.1)?, from)
+        let borrowed = Borrowed::apart(read("send_recv", self.0)?, write("send_recv", self.1)?);
+        let both = group.handle.both(I::Element::DTYPE, &borrowed, to, from)?;
+        Ok(sender(&group.handle.wait(both)?.received))
     }
 }
 
@@ -270,7 +261,6 @@ impl<I: Owned, O: Owned<Element = I::Element>> Apart<Asynchronous> for (I, O) {
     }
 }
 
-impl<B: Owned> sealed::Sealed<Asynchronous> for B {}
 impl<B: Owned> InPlace<Asynchronous> for B {
     type Received = Work<(B, Rank)>;
 
@@ -293,7 +283,6 @@ impl<B: Owned> Blocks<Asynchronous> for B {
     }
 }
 
-impl<I: Owned, O: Owned<Element = I::Element>> sealed::Sealed<Asynchronous> for (I, O) {}
 impl<I: Owned, O: Owned<Element = I::Element>> Operands<Asynchronous> for (I, O) {}
 impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
     type Returns = Work<(I, O)>;
@@ -302,17 +291,13 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
     fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<(I, O)>> {
         let (name, handle, (input, mut output)) = (call.name(), &group.handle, self);
         let (from, into) = (read(name, &input)?, write(name, &mut output)?);
-        if call.counts.is_some() {
-            let (from, into) = (Foreign::read(from), Foreign::write(into));
-            return handle.begin_collective(
-                &request(call, I::Element::DTYPE),
-                (&from, &into),
-                (input, output),
-            );
-        }
-        let Checked { spec, .. } = Checked::apart(handle, call, (from.len(), into.len()))?;
+        let (dtype, lengths) = (I::Element::DTYPE, (from.len(), into.len()));
         let borrowed = Borrowed::apart(from, into).kept();
-        handle.begin(I::Element::DTYPE, &spec, borrowed, (input, output))
+        if call.counts.is_some() {
+            return handle.begin_collective(&request(call, dtype), &borrowed, (input, output));
+        }
+        let Checked { spec, .. } = Checked::apart(handle, call, dtype, lengths)?;
+        handle.begin(&spec, borrowed, (input, output))
     }
 
     fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<(I, O)>> {
@@ -357,7 +342,6 @@ impl<'c, D> UnevenBlocks<'c, D> {
     }
 }
 
-impl<M: Mode, D: sealed::Sealed<M>> sealed::Sealed<M> for UnevenBlocks<'_, D> {}
 impl<M: Mode, D: Blocks<M>> Blocks<M> for UnevenBlocks<'_, D> {
     type Returns = D::Returns;
     type Block = D::Block;
@@ -385,9 +369,8 @@ fn in_place<T: Element>(
     data: &mut [T],
 ) -> Result<Range<usize>> {
     let Some(counts) = call.counts else { return group.handle.in_place(call, data) };
-    let (input, output, block) = in_one(&group.handle, call, counts, data)?;
-    let request = request(call, T::DTYPE);
-    group.handle.collective(&request, &input, &output).map(|()| block)
+    let (memory, block) = in_one(&group.handle, call, counts, data)?;
+    group.handle.collective(&request(call, T::DTYPE), &memory.input, &memory.output).map(|()| block)
 }
 
 /// Begins a collective in place. `back` makes the work's result of the data and of the range of the output in it.
@@ -398,33 +381,32 @@ fn begin_in_place<B: Owned, R: Send + 'static>(
     back: impl FnOnce(B, Range<usize>) -> R,
 ) -> Result<Work<R>> {
     let Some(counts) = call.counts else { return group.handle.begin_in_place(call, data, 0, back) };
-    let (input, output, block) = in_one(&group.handle, call, counts, write(call.name(), &mut data)?)?;
-    let request = request(call, B::Element::DTYPE);
-    group.handle.begin_collective(&request, (&input, &output), back(data, block))
+    let (memory, block) = in_one(&group.handle, call, counts, write(call.name(), &mut data)?)?;
+    let memory = memory.kept();
+    group.handle.begin_collective(&request(call, B::Element::DTYPE), &memory, back(data, block))
 }
 
 /// Operands of uneven blocks in one piece of memory, and the range of the output.
-fn in_one<T: Element>(
+fn in_one<'d, T: Element>(
     handle: &Handle,
     call: CollectiveCall<'_>,
     counts: Uneven<'_>,
-    data: &mut [T],
-) -> Result<(Foreign, Foreign, Range<usize>)> {
+    data: &'d mut [T],
+) -> Result<(Borrowed<'d>, Range<usize>)> {
     let CollectiveCall { collective, root, .. } = call;
-    let (name, whole) = (call.name(), 0..data.len());
+    let (name, len, whole) = (call.name(), data.len(), 0..data.len());
     let elsewhere = collective.has_root() && handle.rank() != root;
     let block = match elsewhere {
         true => whole.clone(),
-        false => own_part(handle, name, counts.input, data.len())?,
+        false => own_part(handle, name, counts.input, len)?,
     };
     let (input, output) = in_place_sides(collective, elsewhere, whole, block);
-    let (from, into) = Foreign::within(data, &input, &output).ok_or_else(|| outside(name, data.len()))?;
-    Ok((from, into, output))
+    let memory = Borrowed::within(data, input, output.clone()).ok_or_else(|| outside(name, len))?;
+    Ok((memory, output))
 }
 
 macro_rules! slices {
     ($(($($generics:tt)*) $list:ty),* $(,)?) => {$(
-        impl<$($generics)*> sealed::Sealed<Blocking> for &mut $list {}
         impl<$($generics)*> Operands<Blocking> for &mut $list {}
         impl<$($generics)*> Blocks<Blocking> for &mut $list {
             type Returns = ();

@@ -8,12 +8,12 @@ use crate::{
     error::Result,
     group::{
         ProcessGroup,
-        collective::{check::outside, lengths::UnevenCall},
+        collective::{UnevenCall, outside},
         message::{Receiver, Sender},
         sequence::{Operations, Sequence},
         typed::{
-            coalesced::{NAME, list},
-            tensors::{packing::views, parts::OwnedParts},
+            NAME, list,
+            tensors::{OwnedParts, views},
         },
     },
     reduce::ReduceOp,

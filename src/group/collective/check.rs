@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     group::{
         handle::Handle,
-        plan::{argument, spec::CallSpec},
+        plan::{CallSpec, argument},
     },
     reduce::ReduceOp,
     work::Work,
@@ -52,19 +52,18 @@ pub(crate) struct Checked {
 
 impl Handle {
     /// Runs a collective on borrowed memory; a failure ends the group.
-    pub(crate) fn run(&self, dtype: Dtype, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
-        self.shared.run(self.shared.state()?, dtype, spec, borrowed, &self.options).map(drop)
+    pub(crate) fn run(&self, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
+        self.shared.run(self.shared.state()?, spec, borrowed, &self.options).map(drop)
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.
     pub(crate) fn begin<B: Send + 'static>(
         &self,
-        dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
         held: B,
     ) -> Result<Work<B>> {
-        let planned = self.shared.plan(dtype, spec, borrowed, &self.options)?;
+        let planned = self.shared.plan(spec, borrowed, &self.options)?;
         self.shared.begin_planned(spec.collective.name(), planned, held, &self.options)
     }
 
@@ -74,10 +73,10 @@ impl Handle {
         call: CollectiveCall<'_>,
         data: &mut [T],
     ) -> Result<Range<usize>> {
-        let Checked { spec, input, output } = Checked::in_place(self, call, data.len())?;
+        let Checked { spec, input, output } = Checked::in_place(self, call, T::DTYPE, data.len())?;
         let len = data.len();
         let borrowed = Borrowed::within(data, input, output.clone());
-        self.run(T::DTYPE, &spec, borrowed.ok_or_else(|| outside(call.name(), len))?)?;
+        self.run(&spec, borrowed.ok_or_else(|| outside(call.name(), len))?)?;
         Ok(output)
     }
 
@@ -93,9 +92,9 @@ impl Handle {
         }
         let len = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len()));
         let len = len.ok_or_else(|| outside(call.name(), usize::MAX))?;
-        let Checked { spec, output, .. } = Checked::in_place(self, call, len)?;
+        let Checked { spec, output, .. } = Checked::in_place(self, call, T::DTYPE, len)?;
         let all = Borrowed::scattered(slices.iter_mut().map(|slice| cast_slice_mut(slice)));
-        self.run(T::DTYPE, &spec, if output.is_empty() { all.only_read() } else { all })
+        self.run(&spec, if output.is_empty() { all.only_read() } else { all })
     }
 
     /// Begins a collective in place; ranks also compare `contents`. `back` makes the work's result of the data and of the range of the
@@ -109,11 +108,11 @@ impl Handle {
     ) -> Result<Work<R>> {
         let elements = write(call.name(), &mut data)?;
         let len = elements.len();
-        let Checked { spec, input, output } = Checked::in_place(self, call, len)?;
+        let Checked { spec, input, output } = Checked::in_place(self, call, B::Element::DTYPE, len)?;
         let spec = CallSpec { contents, ..spec };
         let borrowed = Borrowed::within(elements, input, output.clone());
         let borrowed = borrowed.ok_or_else(|| outside(call.name(), len))?.kept();
-        self.begin(B::Element::DTYPE, &spec, borrowed, back(data, output))
+        self.begin(&spec, borrowed, back(data, output))
     }
 
     /// Runs a collective that reads one slice and writes another.
@@ -123,15 +122,20 @@ impl Handle {
         input: &[T],
         output: &mut [T],
     ) -> Result<()> {
-        let checked = Checked::apart(self, call, (input.len(), output.len()))?;
+        let checked = Checked::apart(self, call, T::DTYPE, (input.len(), output.len()))?;
         let borrowed = Borrowed::apart(&input[checked.input], &mut output[checked.output]);
-        self.run(T::DTYPE, &checked.spec, borrowed)
+        self.run(&checked.spec, borrowed)
     }
 }
 
 impl Checked {
     /// Checks a call in place, on `len` elements.
-    pub(crate) fn in_place(group: &Handle, call: CollectiveCall<'_>, len: usize) -> Result<Self> {
+    pub(crate) fn in_place(
+        group: &Handle,
+        call: CollectiveCall<'_>,
+        dtype: Dtype,
+        len: usize,
+    ) -> Result<Self> {
         let CollectiveCall { collective, op, root, .. } = call;
         check_root(group, collective.name(), collective, root)?;
         let whole = 0..len;
@@ -140,7 +144,7 @@ impl Checked {
             true => own_block(group, collective, len)?,
             false => whole.clone(),
         };
-        let spec = CallSpec { root, op, ..CallSpec::new(collective, block.len()) };
+        let spec = CallSpec { root, op, ..CallSpec::new(collective, dtype, block.len()) };
         let (input, output) = in_place_sides(collective, elsewhere, whole, block);
         Ok(Self { spec, input, output })
     }
@@ -149,6 +153,7 @@ impl Checked {
     pub(crate) fn apart(
         group: &Handle,
         call: CollectiveCall<'_>,
+        dtype: Dtype,
         (inputs, outputs): (usize, usize),
     ) -> Result<Self> {
         let CollectiveCall { collective, op, root, .. } = call;
@@ -168,7 +173,7 @@ impl Checked {
         };
         let (reads, writes) = sides(collective, at_root);
         Ok(Self {
-            spec: CallSpec { root, op, ..CallSpec::new(collective, count) },
+            spec: CallSpec { root, op, ..CallSpec::new(collective, dtype, count) },
             input: 0..if reads { inputs } else { 0 },
             output: 0..if writes { outputs } else { 0 },
         })

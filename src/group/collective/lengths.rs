@@ -13,17 +13,13 @@ use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
     dtype::{Dtype, Element},
-    error::{Error, Failure, Result},
+    error::Result,
     group::{
-        collective::check::check_root,
+        collective::check_root,
         handle::Handle,
-        plan::{
-            argument,
-            spec::{CallId, CallSpec},
-        },
+        plan::{CallId, CallSpec, argument},
         sequence::Sequence,
     },
-    reduce::{Kernel, ReduceOp},
 };
 
 /// The word of a rank that gives no length, because it could not make what it was to give.
@@ -54,10 +50,9 @@ impl Deref for UnevenSteps<'_> {
 }
 
 impl Handle {
-    /// A call whose lengths the ranks have to learn. Fails if there is no such root, or the operation does not fit the type.
+    /// A call whose lengths the ranks have to learn. Fails if there is no such root.
     pub(crate) fn uneven_call(&self, name: &'static str, id: CallId) -> Result<UnevenCall> {
         check_root(self, name, id.collective, id.root)?;
-        Kernel::new(id.dtype, id.op).map_err(|error| argument(name, error.to_string()))?;
         Ok(UnevenCall { group: self.under_way(), id, name })
     }
 
@@ -69,8 +64,7 @@ impl Handle {
             Collective::Scatter => "scatter_v",
             _ => "all_to_all_v",
         };
-        let (dtype, op, cargo) = (T::DTYPE, ReduceOp::Sum, Cargo::Elements);
-        self.uneven_call(name, CallId { collective, dtype, op, root, cargo })
+        self.uneven_call(name, CallId { collective, dtype: T::DTYPE, root, cargo: Cargo::Elements })
     }
 }
 
@@ -88,31 +82,33 @@ impl UnevenCall {
             let bytes = sum.and_then(|sum| sum.checked_mul(size_of::<T>()));
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
-            let why = format!("{}: no memory for the {what} that come here", self.name);
-            Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
+            self.group.aborted(self.name, format_args!("no memory for the {what} that come here"))
         })
     }
 }
 
 impl UnevenSteps<'_> {
-    /// Exchanges numbers by a collective of `count` elements: gives `given`, and returns the `len` numbers that this rank gets.
-    pub(crate) async fn exchange(
+    /// Exchanges `N` numbers for each rank by a collective: gives `given`, and returns those of the `len` ranks from which this rank gets
+    /// some. A number that does not fit is `usize::MAX`.
+    async fn exchange<const N: usize>(
         &mut self,
         collective: Collective,
-        count: usize,
-        given: &[u64],
+        given: &[[u64; N]],
         len: usize,
-    ) -> Result<Vec<usize>> {
-        let mut received = vec![0; len];
+    ) -> Result<Vec<[usize; N]>> {
+        let mut received = vec![[0; N]; len];
         let root = if collective.has_root() { self.id.root } else { 0 };
-        let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
-        self.sequence.run(Dtype::U64, &spec, Borrowed::apart(given, &mut received)).await?;
-        Ok(received.into_iter().map(length).collect())
+        let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, Dtype::U64, N) };
+        let borrowed = Borrowed::apart(given.as_flattened(), received.as_flattened_mut());
+        self.sequence.run(&spec, borrowed).await?;
+        let length = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        Ok(received.into_iter().map(|numbers| numbers.map(length)).collect())
     }
 
     /// Gathers a number of every rank, by rank.
     pub(crate) async fn everyone(&mut self, mine: usize) -> Result<Vec<usize>> {
-        self.exchange(Collective::AllGather, 1, &[mine as u64], self.group.size()).await
+        let all = self.exchange(Collective::AllGather, &[[mine as u64]], self.group.size()).await?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// The lengths of the root's blocks (on other ranks the length of the own block, and 0 for the others), and the longest: [`UNSENT`] if
@@ -123,7 +119,8 @@ impl UnevenSteps<'_> {
         let mut blocks = lengths.map_or_else(|| vec![0; ranks], <[usize]>::to_vec);
         let longest = lengths.map_or(UNSENT, longest);
         let given = if self.at_root() { with_longest(&blocks, longest) } else { Vec::new() };
-        let [own, longest] = numbers(&self.exchange(Collective::Scatter, 2, &given, 2).await?);
+        let received = self.exchange(Collective::Scatter, &given, 1).await?;
+        let [own, longest] = received.first().copied().unwrap_or_default();
         blocks[rank] = own;
         Ok((blocks, longest))
     }
@@ -194,9 +191,10 @@ impl UnevenSteps<'_> {
         lengths: &[usize],
     ) -> Result<(Vec<T>, Vec<usize>)> {
         own_part(&self.group, self.name, lengths, input.len())?;
-        let (given, len) = (with_longest(lengths, longest(lengths)), 2 * self.group.size());
+        let given = with_longest(lengths, longest(lengths));
         // The length of the block that each rank has for this rank, and the longest block of each.
-        let [gets, longests] = by_rank(&self.exchange(Collective::AllToAll, 2, &given, len).await?);
+        let received = self.exchange(Collective::AllToAll, &given, self.group.size()).await?;
+        let (gets, longests): (Vec<_>, Vec<_>) = received.into_iter().map(<(_, _)>::from).unzip();
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
         self.finish(uneven, longest(&longests), Borrowed::apart(input, &mut output)).await?;
@@ -205,9 +203,10 @@ impl UnevenSteps<'_> {
 
     /// Runs the collective of the call, once all lengths are known.
     async fn finish(&mut self, uneven: Uneven<'_>, longest: usize, borrowed: Borrowed<'_>) -> Result<()> {
-        let CallId { collective, dtype, op, root, cargo } = self.id;
-        let spec = CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
-        self.sequence.run(dtype, &spec, borrowed).await
+        let CallId { collective, dtype, root, cargo } = self.id;
+        let spec = CallSpec::new(collective, dtype, longest);
+        let spec = CallSpec { uneven: Some(uneven), root, cargo, ..spec };
+        self.sequence.run(&spec, borrowed).await
     }
 }
 
@@ -246,24 +245,9 @@ pub(crate) fn own_part(
     Ok(start..start + lengths.get(group.rank()).copied().unwrap_or_default())
 }
 
-/// The numbers of all ranks, `N` of each: the first of all ranks, then the second, and so on.
-fn by_rank<const N: usize>(all: &[usize]) -> [Vec<usize>; N] {
-    std::array::from_fn(|which| all.iter().copied().skip(which).step_by(N).collect())
-}
-
-/// The first `N` numbers; 0 for those that are missing.
-fn numbers<const N: usize>(all: &[usize]) -> [usize; N] {
-    std::array::from_fn(|which| all.get(which).copied().unwrap_or_default())
-}
-
 /// Each length, followed by the longest of all.
-fn with_longest(lengths: &[usize], longest: usize) -> Vec<u64> {
-    lengths.iter().flat_map(|&length| [length as u64, longest as u64]).collect()
-}
-
-/// A length from another rank; `usize::MAX` if it does not fit.
-fn length(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
+fn with_longest(lengths: &[usize], longest: usize) -> Vec<[u64; 2]> {
+    lengths.iter().map(|&length| [length as u64, longest as u64]).collect()
 }
 
 /// The sum; `None` if it does not fit in a `usize`.

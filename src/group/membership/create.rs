@@ -13,10 +13,11 @@ use crate::{
     dtype::{Alias, Dtype, Scalar as _},
     error::{Error, Failure, Result, list},
     group::{
+        ProcessGroup,
         handle::Handle,
         membership::split::{NewGroup, common},
         message::{elements, receive},
-        plan::{argument, spec::CallOptions},
+        plan::{CallOptions, argument},
     },
 };
 
@@ -38,29 +39,61 @@ struct Exchange<'g> {
     tag: u64,
 }
 
-impl Handle {
-    pub(in crate::group) fn create_group(&self, ranks: &[Rank], tag: u64) -> Result<Self> {
-        let call = "create_group";
-        self.check_members(call, ranks)?;
+/// # Groups that only their members make
+impl ProcessGroup {
+    /// Makes a group of these ranks of this group, in this order, as `MPI_Comm_create_group` does: only the members call it, all
+    /// with the same list and tag. Other ranks do nothing, and members may meanwhile be in other calls of this group by other
+    /// threads. ([`new_group`](Self::new_group) is a collective call of all ranks of this group.)
+    ///
+    /// The tag distinguishes groups that threads make at the same time. Groups that a thread makes one after the other may have
+    /// the same tag, if all ranks of several of them make these in the same order. No tag of a message is meant by it.
+    ///
+    /// The new group has the configuration's options, not those of this handle
+    /// ([`with_algorithms`](Self::with_algorithms) and its siblings). Dropping it waits for no rank.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// // The ranks with even numbers.
+    /// let even: Vec<_> = (0..world.size()).step_by(2).collect();
+    /// if even.contains(&world.rank()) {
+    ///     let group = world.create_group(&even, 0)?;
+    ///     group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the list is empty, has a rank twice or one that does not exist, or if this rank is not in it; and
+    /// on all members if they already are in 4096 groups, taken together. If one member has no memory for the group,
+    /// [`Error::Transport`] there and [`Error::Argument`] on the others. [`Error::Failed`] with [`Failure::Members`] if two
+    /// members have other lists; with [`Failure::Undelivered`], which names the ranks that called nothing or something else, if a
+    /// member does not come before the deadline; with [`Failure::Deadlock`] if it waits for this rank in another call; or if
+    /// the group has failed.
+    pub fn create_group(&self, ranks: &[Rank], tag: u64) -> Result<Self> {
+        let (call, handle) = ("create_group", &self.handle);
+        handle.check_members(call, ranks)?;
         let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else {
             let problem = format!("rank {}, which is this rank, is not one of {}", self.rank(), list(ranks));
             return Err(argument(call, problem));
         };
-        let exchange = Exchange { group: self, ranks, me, tag };
-        let (number, free) = exchange.agree(self.free_comm_ids()?)?;
-        let global: Vec<Rank> = ranks.iter().map(|&rank| self.global(rank)).collect();
+        let exchange = Exchange { group: handle, ranks, me, tag };
+        let (number, free) = exchange.agree(handle.free_comm_ids()?)?;
+        let global: Vec<Rank> = ranks.iter().map(|&rank| handle.global(rank)).collect();
         let members: Vec<usize> = (0..ranks.len()).collect();
         let new = NewGroup {
             call,
-            name: format!("{}/tag {tag}", self.shared.name),
+            name: format!("{}/tag {tag}", self.name()),
             members: &members,
             me: Some(me),
             which: global.first().map_or(0, |&first| first as u64) << 32 | number,
             global,
         };
-        let made = self.make(new, free, &mut |words| exchange.gather(words))?;
+        let made = handle.make(new, free, &mut |words| exchange.gather(words))?;
         // Only messages were exchanged, so the options of the members' handles may differ.
-        let made = made.map(|group| group.with_options(CallOptions::default()));
+        let made = made.map(|made| Self::of(made.handle.with_options(CallOptions::default())));
         made.ok_or_else(|| argument(call, "this rank is not a member"))
     }
 }
@@ -68,11 +101,6 @@ impl Handle {
 /// The steps between siblings of the tree, from the leaves on.
 fn levels() -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |step: &usize| step.checked_mul(BASE)).take_while(|step| *step < MAX_RANKS)
-}
-
-/// The memory of these words, which outlive the receive.
-fn place(words: &mut [u64]) -> Place {
-    Place::There { count: words.len(), output: Borrowed::apart::<u64>(&[], words).output.memory }
 }
 
 impl Exchange<'_> {
@@ -113,7 +141,7 @@ impl Exchange<'_> {
             }
             Some(parent) => {
                 self.send([parent], &[&mine[..], &free].concat())?;
-                self.run(vec![self.receives(parent, place(&mut agreed))])?;
+                self.run(vec![self.receives(parent, self.group.place(&mut agreed))])?;
             }
         }
         self.send_on(&agreed)?;
@@ -129,13 +157,13 @@ impl Exchange<'_> {
         let (mut receives, mut end) = (Vec::new(), words.len());
         for (child, members) in self.children() {
             let (block, rest) = theirs.split_at_mut(words.len() * members);
-            receives.push(self.receives(child, place(block)));
+            receives.push(self.receives(child, self.group.place(block)));
             (theirs, end) = (rest, end + block.len());
         }
         self.run(receives)?;
         if let Some(parent) = self.parent() {
             self.send([parent], &all[..end])?;
-            self.run(vec![self.receives(parent, place(&mut all))])?;
+            self.run(vec![self.receives(parent, self.group.place(&mut all))])?;
         }
         self.send_on(&all)?;
         Ok(all)

@@ -17,7 +17,9 @@ use unisono_transport::{
     shm::{self, PROVIDER as SHM},
 };
 
-use super::exchange::{PROVIDER, PROVIDER_ADVICE, cannot_reach, check_agreement, decide, decode_all};
+use super::exchange::{
+    PROVIDER, PROVIDER_ADVICE, cannot_reach, check_agreement, decide, decode_all, unusable,
+};
 use crate::{
     config::Config,
     error::{Error, Failure, Result, clean, rank_list},
@@ -108,11 +110,10 @@ fn candidates_key(round: u32, scope: u128) -> String {
 
 /// The addresses that this rank tries in a round.
 fn candidates(store: &Store, round: u32, mine: &SharedMemoryInfo, deadline: Instant) -> Result<Vec<Vec<u8>>> {
-    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
     let bytes = store.get(&candidates_key(round, mine.host.id.scope(&[])), deadline)?;
-    let bytes = bytes.ok_or_else(|| broken("rank 0 has not proposed a rank to try in time".to_owned()))?;
-    postcard::from_bytes(&bytes)
-        .map_err(|error| broken(format!("what rank 0 proposes cannot be read: {error}")))
+    let bytes = bytes.ok_or_else(|| unusable(store, "rank 0 has not proposed a rank to try in time"))?;
+    let broken = |error| unusable(store, format!("what rank 0 proposes cannot be read: {error}"));
+    postcard::from_bytes(&bytes).map_err(broken)
 }
 
 /// Tries these addresses; this rank's address may be among them.

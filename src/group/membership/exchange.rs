@@ -60,13 +60,6 @@ pub(super) struct RosterDigest {
     pub hash: [u8; blake3::OUT_LEN],
 }
 
-impl RosterDigest {
-    /// The description of a roster that is sent as these bytes.
-    fn new(roster: &[u8], chunk_bytes: u64) -> Self {
-        Self { chunk_bytes, len: roster.len() as u64, hash: *blake3::hash(roster).as_bytes() }
-    }
-}
-
 /// What rank 0 decides about the join info of all ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Decision {
@@ -92,11 +85,14 @@ pub(super) fn decide<T: Serialize, R: Serialize + DeserializeOwned>(
         let bytes = postcard::to_allocvec(value).unwrap_or_default();
         return make(vec![bytes]).map_err(Error::Failed);
     };
-    let bytes = postcard::to_allocvec(value).map_err(|error| Error::Rendezvous {
-        store: store.name().to_owned(),
-        problem: format!("encoding {key}: {error}"),
-    })?;
+    let bytes = postcard::to_allocvec(value);
+    let bytes = bytes.map_err(|error| unusable(store, format!("encoding {key}: {error}")))?;
     rendezvous::decide(store, key, (rank, ranks), &bytes, deadline, make)
+}
+
+/// The error if what a store has cannot be used.
+pub(super) fn unusable(store: &Store, problem: impl Into<String>) -> Error {
+    Error::Rendezvous { store: store.name().to_owned(), problem: problem.into() }
 }
 
 /// The values of all ranks.
@@ -108,49 +104,41 @@ pub(super) fn decode_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> std::result::R
     all.iter().enumerate().map(read).collect()
 }
 
-/// What a rank knows after the exchange.
-pub(super) enum ExchangeOutcome {
-    /// All ranks, and the bytes of a chunk.
-    All(Arc<Roster>, usize),
-    /// The digest of the roster that ranks propagate; only rank 0 has the roster.
-    Propagated(RosterDigest, Option<Arc<Roster>>),
-}
-
 /// The roster entry in the join info of a rank that has taken part in the exchange.
 pub(super) fn fetch_entry(store: &Store, rank: Rank, deadline: Instant) -> Result<Entry> {
-    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+    let broken = |problem: String| unusable(store, format!("the join info of rank {rank} {problem}"));
     let bytes = rendezvous::entry_of(store, KEY, rank, deadline)?;
-    let bytes = bytes.ok_or_else(|| broken(format!("the join info of rank {rank} is gone")))?;
-    let info: JoinInfo = postcard::from_bytes(&bytes)
-        .map_err(|error| broken(format!("the join info of rank {rank} cannot be decoded: {error}")))?;
-    Ok(info.entry)
+    let bytes = bytes.ok_or_else(|| broken("is gone".to_owned()))?;
+    let info = postcard::from_bytes::<JoinInfo>(&bytes);
+    Ok(info.map_err(|error| broken(format!("cannot be decoded: {error}")))?.entry)
 }
 
 /// The store's key of the exchange.
 const KEY: &str = "join";
 
-/// Exchanges the join info of all ranks. If there are more than `listed` ranks, they must propagate the roster afterwards.
+/// Exchanges the join info of all ranks. If there are more than `listed` ranks, they must propagate the roster afterwards, which only rank 0
+/// gets here.
 pub(super) fn exchange(
     store: Option<&Store>,
     (rank, ranks): (Rank, usize),
     (info, settings): (&JoinInfo, &AgreedSettings),
     listed: usize,
     deadline: Instant,
-) -> Result<ExchangeOutcome> {
+) -> Result<(Decision, Option<Arc<Roster>>)> {
     let mut kept = None;
     let make = |all: Vec<Vec<u8>>| {
-        let (decision, roster) = decision_for(&all, listed)?;
+        let (decision, roster) = compare(&all, listed)?;
         kept = roster;
         Ok(decision)
     };
     match decide(store, KEY, (rank, ranks), info, deadline, make)? {
-        Decision::Propagates(digest) => Ok(ExchangeOutcome::Propagated(digest, kept)),
+        propagates @ Decision::Propagates(_) => Ok((propagates, kept)),
         Decision::Fits { chunk_bytes, roster } => {
             let roster = roster.checked(ranks).map_err(|problem| Error::Rendezvous {
                 store: store.map_or_else(String::new, |store| store.name().to_owned()),
                 problem: format!("the roster cannot be used: {problem}"),
             })?;
-            Ok(ExchangeOutcome::All(Arc::new(roster), usize::try_from(chunk_bytes).unwrap_or(usize::MAX)))
+            Ok((Decision::Fits { chunk_bytes, roster }, None))
         }
         Decision::Differs => {
             let () =
@@ -161,22 +149,8 @@ pub(super) fn exchange(
     }
 }
 
-/// The decision of rank 0, and the roster if there are more than `listed` ranks.
-fn decision_for(
-    all: &[Vec<u8>],
-    listed: usize,
-) -> std::result::Result<(Decision, Option<Arc<Roster>>), Failure> {
-    match compare(all)? {
-        Decision::Fits { chunk_bytes, roster } if all.len() > listed.max(1) => {
-            let digest = RosterDigest::new(&roster.bytes(), chunk_bytes);
-            Ok((Decision::Propagates(digest), Some(Arc::new(roster))))
-        }
-        decision => Ok((decision, None)),
-    }
-}
-
-/// Compares the join info of all ranks.
-fn compare(all: &[Vec<u8>]) -> std::result::Result<Decision, Failure> {
+/// Compares the join info of all ranks. Returns the decision of rank 0, and the roster if there are more than `listed` ranks.
+fn compare(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Decision, Option<Arc<Roster>>), Failure> {
     // The join info of other versions may have other fields after the version.
     let version = |bytes: &Vec<u8>| postcard::take_from_bytes::<u32>(bytes).map_or(0, |(wire, _)| wire);
     let versions: Vec<_> = all.iter().map(|bytes| version(bytes).to_string()).collect();
@@ -185,7 +159,7 @@ fn compare(all: &[Vec<u8>]) -> std::result::Result<Decision, Failure> {
     let providers: Vec<_> = infos.iter().map(|info| info.provider.clone()).collect();
     check_agreement(PROVIDER, &providers, PROVIDER_ADVICE)?;
     if infos.iter().any(|info| info.settings != infos[0].settings) {
-        return Ok(Decision::Differs);
+        return Ok((Decision::Differs, None));
     }
     if let Some(JoinInfo { provider, one_host: true, .. }) = infos.first() {
         let hosts: Vec<_> =
@@ -196,7 +170,13 @@ fn compare(all: &[Vec<u8>]) -> std::result::Result<Decision, Failure> {
     }
     let chunk_bytes = infos.iter().map(|info| info.chunk_bytes).min().unwrap_or(0);
     let entries: Vec<_> = infos.into_iter().map(|info| info.entry).collect();
-    Ok(Decision::Fits { chunk_bytes, roster: Roster::of(&entries) })
+    let roster = Roster::of(&entries);
+    if all.len() <= listed.max(1) {
+        return Ok((Decision::Fits { chunk_bytes, roster }, None));
+    }
+    let bytes = roster.bytes();
+    let (len, hash) = (bytes.len() as u64, *blake3::hash(&bytes).as_bytes());
+    Ok((Decision::Propagates(RosterDigest { chunk_bytes, len, hash }), Some(Arc::new(roster))))
 }
 
 /// The failure if the settings of some ranks differ: the first setting that differs, and which ranks have which value.

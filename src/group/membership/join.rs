@@ -2,12 +2,12 @@
 //! and wait for each other once.
 
 use std::{
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use unisono_engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD};
-use unisono_schedule::select::{Chooser, table::Table};
+use unisono_schedule::select::table::Table;
 use unisono_transport::{Activity, Limits, Transport};
 
 use crate::{
@@ -16,19 +16,14 @@ use crate::{
     group::{
         ProcessGroup,
         handle::Handle,
-        members::Members,
         membership::{
-            exchange::{self, ExchangeOutcome, JoinInfo},
+            exchange::{self, Decision, JoinInfo},
             propagation::propagate,
             settings::{affordable_chunk, selection, tuning, windows},
             transport,
             verification::Verification,
         },
-        order::Order,
-        plan::{
-            Planner,
-            spec::{CallOptions, PlanOptions},
-        },
+        plan::{CallOptions, PlanOptions},
         shared::GroupState,
     },
     rendezvous::Store,
@@ -218,24 +213,24 @@ impl ProcessGroup {
         let entry = Entry::here(&limits, store, engine.contact());
         let info = JoinInfo::new((&limits.provider, limits.one_host), &agreed, settings.chunk_bytes, entry);
         let listed = bounds.listed;
-        let outcome = exchange::exchange(store, (rank, ranks), (&info, &agreed), listed, deadline)?;
+        let (decision, kept) = exchange::exchange(store, (rank, ranks), (&info, &agreed), listed, deadline)?;
         let verification = Verification { monitor, store, ranks, deadline };
-        let (roster, chunk_bytes, verified) = match (outcome, store) {
-            (ExchangeOutcome::Propagated(digest, roster), Some(store)) => {
-                let chunk_bytes = usize::try_from(digest.chunk_bytes).unwrap_or(usize::MAX);
-                let (given, bytes) = ((digest, roster), (chunk_bytes, settings.eager_bytes));
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (roster, chunk_bytes, verified) = match (decision, store) {
+            (Decision::Fits { chunk_bytes, roster }, _) => (Arc::new(roster), bytes(chunk_bytes), None),
+            (Decision::Propagates(digest), Some(store)) => {
+                let (given, chunk_bytes) = ((digest, kept), bytes(digest.chunk_bytes));
+                let bytes = (chunk_bytes, settings.eager_bytes);
                 let (roster, verified) = propagate(&mut engine, &verification, store, given, bytes)?;
                 (roster, chunk_bytes, Some(verified))
             }
-            (ExchangeOutcome::All(roster, chunk_bytes), _) => (roster, chunk_bytes, None),
-            (ExchangeOutcome::Propagated(..), None) => return Err(Error::Failed(Failure::Closed)),
+            _ => return Err(Error::Failed(Failure::Closed)),
         };
 
         let peers: Vec<_> = (0..ranks).filter_map(|rank| roster.peer(rank)).collect();
         let (ranks_here, cores) =
             peers.get(rank).map_or((1, 1), |me| peer::sharing(me.host.boot, peers.iter()));
         let patience = patience(config, ranks_here > cores);
-        let chooser = peer::chooser(&peers, &limits.provider);
         let with = peer::sharers(rank, &peers);
         crate::log::info!(
             rank,
@@ -254,7 +249,7 @@ impl ProcessGroup {
             affinity::begin_on(processor);
         }
         settings.chunk_bytes = chunk_bytes;
-        Ok(Joined { engine, settings, chooser, roster, tuned, affinity, options })
+        Ok(Joined { engine, settings, roster, tuned, affinity, options })
     }
 
     /// Joins over an open store. Every error from here on is reported to the other ranks.
@@ -274,7 +269,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::bootstrap(deadline, (&config, bounds), transport, &monitor, store.as_ref())
         });
-        let Joined { engine, settings, chooser, roster, tuned, affinity, options } = match joined {
+        let Joined { engine, settings, roster, tuned, affinity, options } = match joined {
             Ok(joined) => joined,
             Err(error) => return Err(monitor.give_up(error)),
         };
@@ -284,32 +279,16 @@ impl ProcessGroup {
         }
         store.iter().for_each(Store::hang_up);
         let (rank, ranks) = (config.rank, config.ranks);
-        let runtime = Arc::new(Runtime::new(
-            (rank, config, monitor),
-            engine,
-            settings,
-            (roster, tuned.clone(), affinity),
-            store,
-        ));
+        let with = (roster, tuned, affinity);
+        let runtime = Arc::new(Runtime::new((rank, config, monitor), engine, settings, with, store));
         runtime.callers.enter();
         let weak = Arc::downgrade(&runtime);
         runtime
             .monitor
             .position
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
-        let tuned = tuned.of(ranks);
-        let planner = Planner::new(rank, chooser, tuned, settings, &runtime.limits);
-        let shared = GroupState {
-            runtime,
-            comm_id: WORLD,
-            planner,
-            members: Members((0..ranks).collect()),
-            name: "world".to_owned(),
-            label: None,
-            id: 0,
-            order: Order::default(),
-            latest: AtomicU64::new(0),
-        };
+        let known = ("world".to_owned(), None, 0);
+        let shared = GroupState::new(runtime, WORLD, (rank, (0..ranks).collect()), known);
         Ok(Self::of(Handle::of(shared, options, None)))
     }
 }
@@ -318,7 +297,6 @@ impl ProcessGroup {
 struct Joined {
     engine: Engine,
     settings: Settings,
-    chooser: Chooser,
     roster: Arc<Roster>,
     tuned: Table,
     affinity: Affinity,

@@ -82,8 +82,7 @@ pub(super) fn propagate(
     (chunk_bytes, eager_bytes): (usize, usize),
 ) -> Result<(Arc<Roster>, Vec<Rank>)> {
     let (rank, ranks) = (verification.monitor.rank, verification.ranks);
-    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    let len = usize::try_from(digest.len).map_err(|error| broken(error.to_string()))?;
+    let len = usize::try_from(digest.len).map_err(|error| exchange::unusable(store, error.to_string()))?;
     let job = job(rank, ranks, len, eager_bytes);
     let next = neighbours(&job);
     let entries = next.iter().chain([&rank]);
@@ -109,13 +108,12 @@ pub(super) fn propagate(
         return Ok((roster, next));
     }
     if *blake3::hash(&bytes).as_bytes() != digest.hash {
-        return Err(broken(format!(
-            "the roster that came to rank {rank} is not the one that rank 0 published"
-        )));
+        let problem = format!("the roster that came to rank {rank} is not the one that rank 0 published");
+        return Err(exchange::unusable(store, problem));
     }
-    let roster =
-        Roster::parse(&bytes, ranks).map_err(|why| broken(format!("the roster cannot be used: {why}")))?;
-    Ok((Arc::new(roster), next))
+    let roster = Roster::parse(&bytes, ranks);
+    let unusable = |why| exchange::unusable(store, format!("the roster cannot be used: {why}"));
+    Ok((Arc::new(roster.map_err(unusable)?), next))
 }
 
 /// Runs the broadcast on these bytes.

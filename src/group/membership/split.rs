@@ -5,8 +5,9 @@
 //! the address of its mailbox. Ranks that become no member take part too. If another thread of a member has taken the id meanwhile, all
 //! ranks repeat both steps.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
+use bytemuck::{Pod, Zeroable};
 use unisono_engine::{Borrowed, Cargo, CommId, CommIds, MAX_MEMBERS};
 use unisono_schedule::{Collective, Rank};
 use unisono_transport::RemoteRegion;
@@ -16,13 +17,12 @@ use crate::{
     dtype::Dtype,
     error::{Failure, Result, list},
     group::{
+        ProcessGroup,
         handle::Handle,
-        members::Members,
-        order::{Engaged, Order},
-        plan::{Planner, argument, spec::CallSpec},
+        order::Engaged,
+        plan::{CallSpec, argument},
         shared::GroupState,
     },
-    runtime::peer,
 };
 
 /// The state of a member's mailbox for the new group: there is no memory for it; it is ready; another group has just taken the
@@ -31,30 +31,14 @@ const NO_MEMORY: u64 = 0;
 const OPENED: u64 = 1;
 const TAKEN: u64 = 2;
 
-/// The length of a [`Proposal`]: whether the rank has a color, the color, the key, and the free communicator ids.
-const WORDS: usize = 3 + size_of::<CommIds>() / 8;
-
-/// A rank's contribution to the first all_gather.
-#[derive(Clone, Copy, Debug)]
+/// A rank's contribution to the first all_gather: the color, behind 1 if the rank has one, otherwise 0; the key; and the free
+/// communicator ids.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
 struct Proposal {
-    color: Option<u64>,
+    color: [u64; 2],
     key: u64,
     free: CommIds,
-}
-
-impl Proposal {
-    fn words(self) -> [u64; WORDS] {
-        let mut words = [0; WORDS];
-        let [belongs, color, key, free @ ..] = &mut words;
-        (*belongs, *color, *key) = (self.color.is_some().into(), self.color.unwrap_or_default(), self.key);
-        *free = self.free;
-        words
-    }
-
-    fn of(words: &[u64; WORDS]) -> Self {
-        let &[belongs, color, key, ref free @ ..] = words;
-        Self { color: (belongs == 1).then_some(color), key, free: *free }
-    }
 }
 
 /// A key, which may be negative, as a word that sorts in the same order.
@@ -103,37 +87,69 @@ struct Proposed {
     all_words: Vec<u64>,
 }
 
-impl Handle {
-    pub(in crate::group) fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let mut engaged = self.shared.engage()?;
-        let proposals = self.proposals(Cargo::Split, color, ordered(key))?;
+/// # Groups of some ranks
+impl ProcessGroup {
+    /// Splits this group, as `MPI_Comm_split` does: ranks that give the same color form a group, ordered by key and, if keys
+    /// are equal, by their ranks in this group. A rank without a color joins no group and gets `None`. Every rank of this group
+    /// must call it.
+    ///
+    /// Calls of the new groups run concurrently with calls of this group and of each other. A failure in one group ends all
+    /// groups of all its processes. If calls of dozens of groups run at once, all ranks should begin them in the same order,
+    /// because the number of messages that a process can receive at once is bounded.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// // The ranks with even numbers, and those with odd ones; within each the highest rank first.
+    /// let half = world.split(Some(world.rank() as u64 % 2), -(world.rank() as i64))?;
+    /// assert_eq!(half.map(|half| half.size()), Some(world.size().div_ceil(2)));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) on all members of a group if they already are in 4096 groups, taken together. If one member has no
+    /// memory for the group, [`Error::Transport`](crate::Error::Transport) there, and [`Error::Argument`](crate::Error::Argument), which names that rank, on the other members;
+    /// other ranks get no error. [`Error::Failed`](crate::Error::Failed) if the ranks disagree on the call, or the group has failed.
+    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
+        let handle = &self.handle;
+        let mut engaged = handle.shared.engage()?;
+        let mine = [color.is_some().into(), color.unwrap_or_default()];
+        let proposals = handle.proposals(Cargo::Split, mine, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = proposals
             .iter()
             .enumerate()
-            .filter(|(_, proposal)| color.is_some() && proposal.color == color)
+            .filter(|(_, proposal)| color.is_some() && proposal.color == mine)
             .map(|(rank, proposal)| (proposal.key, rank))
             .collect();
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
         let name = format!("{}:{}", engaged.state.made, color.unwrap_or_default());
-        self.found(&mut engaged, ("split", Cargo::Split), &proposals, &members, &name)
+        handle.found(&mut engaged, ("split", Cargo::Split), &proposals, &members, &name)
     }
 
-    pub(in crate::group) fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
-        self.check_members("new_group", ranks)?;
-        let mut engaged = self.shared.engage()?;
+    /// Makes a group of these ranks of this group, in this order. Every rank of this group must call it with the same list;
+    /// ranks that are not on the list get `None`.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split), and [`Error::Argument`](crate::Error::Argument) if the list is empty, or has a rank twice or one that does not exist.
+    pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
+        let handle = &self.handle;
+        handle.check_members("new_group", ranks)?;
+        let mut engaged = handle.shared.engage()?;
         // A hash of the list, which ranks compare.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);
-        let proposals = self.proposals(Cargo::NewGroup, Some(which), 0)?;
-        if let Some(other) = proposals.iter().position(|proposal| proposal.color != Some(which)) {
-            let (me, them) = (self.global_rank(), self.global(other));
+        let proposals = handle.proposals(Cargo::NewGroup, [1, which], 0)?;
+        if let Some(other) = proposals.iter().position(|proposal| proposal.color != [1, which]) {
+            let (me, them) = (handle.global_rank(), handle.global(other));
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
             sides.sort();
             let [left, right] = sides;
-            let op = self.shared.op();
-            return Err(self.shared.fail(Failure::Mismatch {
-                group: self.shared.group_name(),
+            let op = handle.shared.op();
+            return Err(handle.shared.fail(Failure::Mismatch {
+                group: handle.shared.group_name(),
                 op,
                 call: "new_group()".to_owned(),
                 left,
@@ -141,9 +157,11 @@ impl Handle {
             }));
         }
         let name = engaged.state.made.to_string();
-        self.found(&mut engaged, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
+        handle.found(&mut engaged, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
     }
+}
 
+impl Handle {
     /// Checks a list of members: it is not empty, each rank is of this group, and none occurs twice.
     pub(crate) fn check_members(&self, call: &'static str, ranks: &[Rank]) -> Result<()> {
         if ranks.is_empty() {
@@ -166,17 +184,17 @@ impl Handle {
     }
 
     /// Gathers the proposals of all ranks.
-    fn proposals(&self, cargo: Cargo, color: Option<u64>, key: u64) -> Result<Vec<Proposal>> {
-        let words = Proposal { color, key, free: self.free_comm_ids()? }.words();
-        let all = self.gathered(cargo, &words)?;
-        Ok(all.as_chunks().0.iter().map(Proposal::of).collect())
+    fn proposals(&self, cargo: Cargo, color: [u64; 2], key: u64) -> Result<Vec<Proposal>> {
+        let mine = Proposal { color, key, free: self.free_comm_ids()? };
+        let all = self.gathered(cargo, bytemuck::cast_slice(&[mine]))?;
+        Ok(bytemuck::cast_slice(&all).to_vec())
     }
 
     /// Gathers words of all ranks, by rank.
     fn gathered(&self, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
-        let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, words.len()) };
-        self.shared.run((), Dtype::U64, &spec, Borrowed::apart(words, &mut all), &self.options)?;
+        let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, Dtype::U64, words.len()) };
+        self.shared.run((), &spec, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
 
@@ -188,7 +206,7 @@ impl Handle {
         proposals: &[Proposal],
         members: &[Rank],
         name: &str,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<ProcessGroup>> {
         engaged.state.made += 1;
         let new = NewGroup {
             call,
@@ -253,7 +271,7 @@ impl Handle {
         new: NewGroup<'_>,
         free: CommIds,
         exchange: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<ProcessGroup>> {
         let Proposed { comm_id, opened, all_words } = self.propose(&new, free, exchange)?;
         let NewGroup { call, name, members, me, global, which } = new;
         let runtime = &self.shared.runtime;
@@ -286,21 +304,7 @@ impl Handle {
         let introduced =
             self.shared.with_engine(|engine| engine.introduce(comm_id, id, Arc::clone(&label), mailboxes))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
-        let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
-        let tuned = runtime.tuned.clone().of(members.len());
-        let chooser = peer::chooser(&peers, &runtime.limits.provider);
-        let planner = Planner::new(me, chooser, tuned, runtime.settings, &runtime.limits);
-        let shared = GroupState {
-            runtime: Arc::clone(runtime),
-            comm_id,
-            planner,
-            label: Some(label),
-            id,
-            name,
-            members: Members(global),
-            order: Order::default(),
-            latest: AtomicU64::new(0),
-        };
-        Ok(Some(Self::of(shared, self.options, Some(self))))
+        let shared = GroupState::new(Arc::clone(runtime), comm_id, (me, global), (name, Some(label), id));
+        Ok(Some(ProcessGroup::of(Self::of(shared, self.options, Some(self)))))
     }
 }

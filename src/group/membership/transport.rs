@@ -114,23 +114,6 @@ pub(super) fn open(
         Connectivity::Fabric { shared, why } => (shared, why),
     };
     let provider = if wants_shm { asked.and_then(fabric_of) } else { asked };
-    let fabric = fabric(config, provider, store, activity, deadline)?;
-    let transport: Box<dyn Transport> = match shared {
-        true => beside(scope.zip(endpoint), fabric),
-        false => Box::new(fabric),
-    };
-    crate::log::info!(rank, why, "{}", describe_transport(&transport.limits().provider));
-    Ok(transport)
-}
-
-/// Opens libfabric.
-fn fabric(
-    config: &Config,
-    provider: Option<&str>,
-    store: Option<&Store>,
-    activity: &Arc<Activity>,
-    deadline: Instant,
-) -> Result<Ofi> {
     let asked = transport_options(config);
     let towards = match store {
         Some(store) => discovery::interface_towards(config, store, asked.towards, deadline)?,
@@ -138,7 +121,13 @@ fn fabric(
     };
     let provider = provider.map(str::to_owned);
     let options = Options { deadline: Some(deadline), towards, provider, ..asked };
-    Ok(Ofi::open_watched(&options, activity)?)
+    let fabric = Ofi::open_watched(&options, activity)?;
+    let transport: Box<dyn Transport> = match shared {
+        true => beside(scope.zip(endpoint), fabric),
+        false => Box::new(fabric),
+    };
+    crate::log::info!(rank, why, "{}", describe_transport(&transport.limits().provider));
+    Ok(transport)
 }
 
 #[cfg(test)]

@@ -68,10 +68,7 @@ impl EndpointInfo {
     }
 }
 
-/// A finding for each rank whose handshake is missing; empty if all have arrived.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-struct Findings(Vec<Finding>);
-
+/// What is known about a rank whose handshake is missing. A rank publishes a list of these, which is empty if all have arrived.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 struct Finding {
     rank: Rank,
@@ -114,11 +111,9 @@ impl Verification<'_> {
         let limits = engine.limits().clone();
         self.handshake(engine, &|rank| EndpointInfo::of(roster.entry(rank), &limits), &neighbours, &remote)?;
         let Some(store) = self.store.filter(|_| self.ranks > 1) else { return Ok(()) };
-        store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
-        let (begun, provider) = (Instant::now(), engine.limits().provider.clone());
-        let call = || format!("handshakes with {} over {provider}", rank_list(&neighbours));
-        let explain = |stop| self.failed(stop, stalled(call(), begun));
-        wait_for_all(engine, self.monitor, store, self.ranks, self.deadline, &explain)
+        let none = postcard::to_allocvec(&Vec::<Finding>::new()).unwrap_or_default();
+        store.set(&findings_key(rank), &none)?;
+        self.wait_for_all(engine, store, &neighbours)
     }
 
     /// Exchanges handshakes with these ranks, some of which are on other hosts.
@@ -151,8 +146,39 @@ impl Verification<'_> {
                 Err(stop) => Err(stop),
             };
         }
-        let call = format!("handshakes with {} over {}", rank_list(neighbours), engine.limits().provider);
-        done.map_err(|stop| self.failed(stop, stalled(call, begun)))
+        done.map_err(|stop| self.lost(stop, neighbours, &engine.limits().provider, begun))
+    }
+
+    /// Waits until all ranks have verified their connections, and meanwhile sends what others wait for.
+    fn wait_for_all(&self, engine: &mut Engine, store: &Store, neighbours: &[Rank]) -> Result<()> {
+        let monitor = self.monitor;
+        // This deadline is later than that of ranks that still wait for handshakes, so that their failures, which name the cause, come
+        // first.
+        let deadline = self.deadline + CONNECT_TIMEOUT + FINDINGS_TIMEOUT;
+        let barrier =
+            || exchange::decide(Some(store), "met", (monitor.rank, self.ranks), &(), deadline, |_| Ok(()));
+        let (begun, provider, waker) = (Instant::now(), engine.limits().provider.clone(), engine.waker());
+        thread::scope(|scope| {
+            let waiter = thread::Builder::new().name("unisono-join".to_owned()).spawn_scoped(scope, || {
+                let ended = barrier();
+                waker.wake();
+                ended
+            });
+            // If no thread can be started, this rank sends nothing meanwhile; usually no rank waits for it.
+            let Ok(waiter) = waiter else { return barrier() };
+            let driven = engine.driven_by(monitor).progress_until(&|| waiter.is_finished());
+            let driven = driven.map_err(|stop| self.lost(stop, neighbours, &provider, begun));
+            // After a failure, which has been reported, the store ends every wait.
+            let panicked = |_| Err(exchange::unusable(store, "its thread panicked"));
+            let ended = waiter.join().unwrap_or_else(panicked);
+            driven.and(ended)
+        })
+    }
+
+    /// The error of an engine that has stopped during the exchange of handshakes that began at `begun`.
+    fn lost(&self, stop: Stop, neighbours: &[Rank], provider: &str, begun: Instant) -> Error {
+        let call = format!("handshakes with {} over {provider}", rank_list(neighbours));
+        self.failed(stop, StalledOperation { call, waited: begun.elapsed(), ..StalledOperation::default() })
     }
 
     /// The error of an engine that has stopped. The other ranks learn it first.
@@ -160,40 +186,6 @@ impl Verification<'_> {
         let stalled = StalledOperation { number: Some(0), ..stalled };
         Error::Failed(self.monitor.tell(self.monitor.explain(stop, stalled)))
     }
-}
-
-fn stalled(call: String, begun: Instant) -> StalledOperation {
-    StalledOperation { number: Some(0), call, waited: begun.elapsed(), ..StalledOperation::default() }
-}
-
-/// Waits until all ranks have verified their connections, and meanwhile sends what others wait for.
-fn wait_for_all(
-    engine: &mut Engine,
-    monitor: &Monitor,
-    store: &Store,
-    ranks: usize,
-    deadline: Instant,
-    explain: &dyn Fn(Stop) -> Error,
-) -> Result<()> {
-    // This deadline is later than that of ranks that still wait for handshakes, so that their failures, which name the cause, come first.
-    let deadline = deadline + CONNECT_TIMEOUT + FINDINGS_TIMEOUT;
-    let barrier = || exchange::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
-    let waker = engine.waker();
-    thread::scope(|scope| {
-        let waiter = thread::Builder::new().name("unisono-join".to_owned()).spawn_scoped(scope, || {
-            let ended = barrier();
-            waker.wake();
-            ended
-        });
-        // If no thread can be started, this rank sends nothing meanwhile; usually no rank waits for it.
-        let Ok(waiter) = waiter else { return barrier() };
-        let driven = engine.driven_by(monitor).progress_until(&|| waiter.is_finished()).map_err(explain);
-        // After a failure, which has been reported, the store ends every wait.
-        let ended = waiter.join().unwrap_or_else(|_| {
-            Err(Error::Rendezvous { store: store.name().to_owned(), problem: "its thread panicked".into() })
-        });
-        driven.and(ended)
-    })
 }
 
 /// The store's key of a rank's findings.
@@ -210,7 +202,7 @@ fn diagnose(
     endpoints: &dyn Fn(Rank) -> EndpointInfo,
     waited: bool,
 ) -> Option<Failure> {
-    let mine = Findings(thread::scope(|scope| {
+    let mine: Vec<Finding> = thread::scope(|scope| {
         let threads: Vec<_> = engine
             .pending_handshakes()
             .map(|pending| {
@@ -228,15 +220,15 @@ fn diagnose(
             Finding { rank: pending.rank, small_arrived: pending.small_arrived, connects }
         };
         threads.into_iter().map(finding).collect()
-    }));
+    });
     let store = store?;
     // If the store is gone, its watch reports that.
     let _ = store.set(&findings_key(rank), &postcard::to_allocvec(&mine).ok()?);
     let until = Instant::now() + FINDINGS_TIMEOUT;
-    mine.0.iter().find_map(|finding| {
+    mine.iter().find_map(|finding| {
         let theirs = store.get(&findings_key(finding.rank), until).ok().flatten();
-        let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-        verdict(rank, finding, theirs.as_ref(), [rank, finding.rank].map(endpoints), waited)
+        let theirs: Option<Vec<Finding>> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        verdict(rank, finding, theirs.as_deref(), [rank, finding.rank].map(endpoints), waited)
     })
 }
 
@@ -253,12 +245,12 @@ fn reason(error: &io::Error) -> String {
 fn verdict(
     me: Rank,
     finding: &Finding,
-    theirs: Option<&Findings>,
+    theirs: Option<&[Finding]>,
     [my, its]: [EndpointInfo; 2],
     waited: bool,
 ) -> Option<Failure> {
     let peer = finding.rank;
-    let back = theirs.and_then(|theirs| theirs.0.iter().find(|finding| finding.rank == me));
+    let back = theirs.and_then(|theirs| theirs.iter().find(|finding| finding.rank == me));
     let back = back.and_then(|back| back.connects.as_ref());
     let by_store = match (my.nic.store, its.nic.store) {
         (Some(mine), Some(theirs)) if !(my.is_at(mine) && its.is_at(theirs)) => {
@@ -428,7 +420,7 @@ mod tests {
         ]
     }
 
-    fn words(finding: &Finding, theirs: Option<&Findings>) -> String {
+    fn words(finding: &Finding, theirs: Option<&[Finding]>) -> String {
         verdict(0, finding, theirs, endpoints(), true).map(|failure| failure.to_string()).unwrap_or_default()
     }
 
@@ -436,7 +428,7 @@ mod tests {
     fn a_failed_connection_is_described_by_both_ends_and_directions() {
         let blocked =
             Finding { rank: 1, small_arrived: false, connects: Some(Err("nothing answered".into())) };
-        let back = |connects| Findings(vec![Finding { rank: 0, small_arrived: false, connects }]);
+        let back = |connects| [Finding { rank: 0, small_arrived: false, connects }];
         let said = words(&blocked, None);
         for word in [
             "rank 0 does not reach rank 1: ",
@@ -460,10 +452,10 @@ mod tests {
     fn lost_large_packets_are_a_failure_and_a_late_rank_is_not() {
         let quiet = Finding { rank: 1, small_arrived: false, connects: Some(Ok(())) };
         assert_eq!(words(&quiet, None), "", "it may be stopped");
-        assert_eq!(words(&quiet, Some(&Findings::default())), "", "it may be late");
+        assert_eq!(words(&quiet, Some(&[])), "", "it may be late");
         let half = Finding { small_arrived: true, ..quiet };
         assert_eq!(words(&half, None), "", "it may have stopped in between");
-        let said = words(&half, Some(&Findings::default()));
+        let said = words(&half, Some(&[]));
         for word in
             ["rank 1 does not reach rank 0", "small messages arrive", "MTU is 9000 and 9000", "ip link set"]
         {
@@ -471,13 +463,13 @@ mod tests {
         }
         let nic = Finding { rank: 1, small_arrived: false, connects: None };
         assert_eq!(words(&nic, None), "");
-        assert!(words(&nic, Some(&Findings::default())).contains("nothing arrived within 8s"));
+        assert!(words(&nic, Some(&[])).contains("nothing arrived within 8s"));
     }
 
     #[test]
     fn the_advice_fits_what_connects_the_ranks() {
         let nothing = Finding { rank: 1, small_arrived: false, connects: None };
-        let theirs = Findings::default();
+        let theirs: [Finding; 0] = [];
         let failure_of = |change: fn(&mut EndpointInfo)| {
             let mut endpoints = endpoints();
             endpoints.iter_mut().for_each(change);
@@ -495,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_handshake_that_no_rank_has_waited_for_is_not_lost() {
-        let theirs = Findings::default();
+        let theirs: [Finding; 0] = [];
         for small_arrived in [false, true] {
             let finding = Finding { rank: 1, small_arrived, connects: None };
             assert_eq!(verdict(0, &finding, Some(&theirs), endpoints(), false), None);

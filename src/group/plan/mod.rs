@@ -1,23 +1,23 @@
 //! Plans a group's calls: chooses the algorithm and the chunks, and makes the schedule and the signature that ranks compare. The planner
 //! keeps the plans of the latest calls, for calls with the same arguments.
 
-pub(crate) mod spec;
+mod spec;
 
 use std::sync::{Mutex, PoisonError};
 
-use unisono_engine::{CallPlan, Cargo, Settings, ShownPlan};
+use unisono_engine::{CallPlan, Settings, ShownPlan};
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
-    algorithm::{self, Algorithm},
+    CallSchedule, Job, Kind, Rank, Recorded, Topology,
+    algorithm::{Algorithm, Plan},
     select::{self, Choice, Chooser, table::Table},
 };
 use unisono_transport::Limits;
 
-use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
+pub use self::spec::Pipeline;
+pub(crate) use self::spec::{CallId, CallOptions, CallSpec, PlanOptions};
 use crate::{
-    dtype::{Alias, Dtype},
     error::{Error, Result},
-    reduce::{Kernel, ReduceOp, Reduction},
+    reduce::{Kernel, Reduction},
 };
 
 /// The number of plans that are kept. Programs repeat a few calls.
@@ -33,72 +33,21 @@ pub(crate) fn argument(call: &'static str, problem: impl Into<String>) -> Error 
     Error::Argument { call, problem: problem.into() }
 }
 
-/// The part of a [`Job`] that the planner chooses.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// The most elements of a message.
-    chunk: usize,
-    lanes: usize,
-    direct: bool,
-    long: bool,
-    ordered: bool,
-}
-
 /// The plans of the latest calls, which all differ.
 #[derive(Default)]
 struct Latest {
-    kept: Vec<(Key, CallPlan, Recorded)>,
+    kept: Vec<(CallSpec<'static>, PlanOptions, CallPlan, Recorded)>,
     /// The index of the plan that is replaced next.
     oldest: usize,
 }
 
-/// Everything that a plan depends on and that may differ between the calls of a group.
-#[derive(Clone, Copy, PartialEq)]
-struct Key {
-    collective: Collective,
-    count: usize,
-    root: Rank,
-    op: ReduceOp,
-    cargo: Cargo,
-    coalesced: bool,
-    contents: u32,
-    alias: Alias,
-    dtype: Dtype,
-    options: PlanOptions,
-}
-
-impl Key {
-    /// `None` if blocks are uneven or the operation is a part of another call: such plans are not kept.
-    fn of(spec: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
-        let CallSpec {
-            collective,
-            count,
-            uneven: None,
-            root,
-            op,
-            cargo,
-            coalesced,
-            contents,
-            alias,
-            part_of: None,
-            ..
-        } = *spec
-        else {
-            return None;
-        };
-        let options = options.plan;
-        Some(Self { collective, count, root, op, cargo, coalesced, contents, alias, dtype, options })
-    }
-}
-
 impl Latest {
-    fn find(&self, key: &Key) -> Option<(CallPlan, CallSchedule)> {
-        let (_, plan, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
+    fn find(&self, spec: &CallSpec<'_>, options: &PlanOptions) -> Option<(CallPlan, CallSchedule)> {
+        let (.., plan, recorded) = self.kept.iter().find(|(of, with, ..)| of == spec && with == options)?;
         Some((plan.clone(), CallSchedule::Recorded(recorded.clone())))
     }
 
-    fn keep(&mut self, key: Key, plan: CallPlan, recorded: Recorded) {
-        let kept = (key, plan, recorded);
+    fn keep(&mut self, kept: (CallSpec<'static>, PlanOptions, CallPlan, Recorded)) {
         match self.kept.get_mut(self.oldest) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -133,36 +82,27 @@ impl Planner {
     ) -> Self {
         let topology = *chooser.topology();
         let inside = limits.one_host || topology.network.kind == Kind::SharedMemory;
-        let (shares_slots, cheap_registration) =
-            (limits.maps && inside && topology.ranks > 1, limits.cheap_registration);
-        Self {
-            rank,
-            topology,
-            chooser,
-            tuned,
-            settings,
-            cheap_registration,
-            shares_slots,
-            latest: Mutex::default(),
-        }
+        let shares_slots = limits.maps && inside && topology.ranks > 1;
+        let (cheap_registration, latest) = (limits.cheap_registration, Mutex::default());
+        Self { rank, topology, chooser, tuned, settings, cheap_registration, shares_slots, latest }
     }
 
     /// Plans a collective: all of its operation but the number and the memory, and its schedule.
     pub(crate) fn plan(
         &self,
-        dtype: Dtype,
         spec: &CallSpec<'_>,
         options: &CallOptions,
     ) -> Result<(CallPlan, CallSchedule)> {
-        let key = Key::of(spec, dtype, options);
+        let kept = spec.kept();
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = key.and_then(|key| latest().find(&key)) {
+        if let Some(planned) = kept.and_then(|spec| latest().find(&spec, &options.plan)) {
             return Ok(planned);
         }
-        let (plan, algorithm, job) = self.make(dtype, spec, options)?;
-        if let Some(recorded) = self.copied(&plan, algorithm, &job) {
-            if let Some(key) = key {
-                latest().keep(key, plan.clone(), recorded.clone());
+        let (plan, algorithm, job, copied) = self.make(spec, options)?;
+        if let Some(copied) = copied {
+            let recorded = Recorded::shown(copied, &job.even());
+            if let Some(spec) = kept {
+                latest().keep((spec, options.plan, plan.clone(), recorded.clone()));
             }
             return Ok((plan, CallSchedule::Recorded(recorded)));
         }
@@ -178,70 +118,56 @@ impl Planner {
             algorithm.make(&job).ok_or_else(|| argument(spec.collective.name(), unable()))
         };
         let schedule = make()?;
-        if let Some(key) = key.filter(|_| schedule.lanes() == 1)
+        if let Some(spec) = kept.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
-            latest().keep(key, plan.clone(), recorded);
+            latest().keep((spec, options.plan, plan.clone(), recorded));
         }
         Ok((plan, CallSchedule::Made(schedule)))
     }
 
-    /// Plans a call that is not kept. Returns its plan, and the algorithm and the job that make the schedule.
+    /// Plans a call that is not kept. Returns its plan, the algorithm and the job that make the schedule, and the algorithm's plan if ranks
+    /// show all elements in slots.
     fn make<'r>(
         &'r self,
-        dtype: Dtype,
         spec: &CallSpec<'r>,
         options: &CallOptions,
-    ) -> Result<(CallPlan, &'static Algorithm, Job<'r>)> {
-        let CallSpec { collective, op, .. } = *spec;
+    ) -> Result<(CallPlan, &'static Algorithm, Job<'r>, Option<&'static Plan>)> {
+        let CallSpec { collective, dtype, op, .. } = *spec;
         let kernel =
             Kernel::new(dtype, op).map_err(|error| argument(collective.name(), error.to_string()))?;
-        let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
-        let Shape { chunk, lanes, direct, long, ordered } = shape;
-        let spread = self.chooser.spread();
-        let job =
-            Job { chunk, lanes, direct, long, ordered, spread, ..spec.job(self.rank, self.topology.ranks) };
-        let plan = CallPlan::new(collective, spec.signature(&job, dtype, algorithm.code), kernel, long);
-        let shown = match self.copies(&plan, algorithm, &job) {
-            true => None,
-            false => self.in_place(spec, &plan, &job, options),
+        let (algorithm, job) = self.choose_job(spec, options)?;
+        let plan = CallPlan::new(collective, spec.signature(&job, algorithm.code), kernel, job.long);
+        let shares = self.shares_slots && !plan.signature.is_leaving();
+        let copied =
+            algorithm.plan(collective).filter(|it| shares && select::shown::copied(it, &job, plan.size));
+        let shown = match copied {
+            None if shares => self.in_place(spec, plan.size, &job, options),
+            _ => None,
         };
         let plan = match shown {
             Some(shown) => plan.showing(shown),
             None => plan,
         };
-        Ok((plan, algorithm, job))
+        Ok((plan, algorithm, job, copied))
     }
 
-    /// True if ranks show all elements of a call in slots.
-    fn copies(&self, call: &CallPlan, algorithm: &Algorithm, job: &Job<'_>) -> bool {
-        let plan =
-            algorithm.plan(job.collective).filter(|_| self.shares_slots && !call.signature.is_leaving());
-        plan.is_some_and(|plan| select::shown::copied(plan, job, call.size))
-    }
-
-    /// The schedule of a call whose ranks show all elements in slots; `None` if they do not.
-    fn copied(&self, call: &CallPlan, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Recorded> {
-        let plan = algorithm.plan(job.collective).filter(|_| self.copies(call, algorithm, job))?;
-        Some(Recorded::shown(plan, &job.even()))
-    }
-
-    /// How ranks read each other's operands in place; `None` if they do not. An algorithm that the caller selected is used as it is.
+    /// How ranks that share slots read each other's operands in place; `None` if they do not. An algorithm that the caller selected is used
+    /// as it is.
     fn in_place(
         &self,
         spec: &CallSpec<'_>,
-        call: &CallPlan,
+        size: usize,
         job: &Job<'_>,
         options: &CallOptions,
     ) -> Option<ShownPlan> {
         let whole = spec.part_of.is_none() && !spec.coalesced;
-        let messages = matches!(options.plan.pipeline, Some(Pipeline::Messages { .. }));
-        if !self.shares_slots || !whole || messages || call.signature.is_leaving() {
+        if !whole || matches!(options.plan.pipeline, Some(Pipeline::Messages { .. })) {
             return None;
         }
         let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
-        let plan = select::shown::in_place(job, call.size, allows)?;
-        let given = select::shown::given(job, call.size);
+        let plan = select::shown::in_place(job, size, allows)?;
+        let given = select::shown::given(job, size);
         let copies = match options.plan.pipeline {
             Some(Pipeline::Slots { bytes }) => bytes,
             _ => match self.tuned.shown(job.collective, job.ranks, given) {
@@ -249,32 +175,31 @@ impl Planner {
                 None => self.chooser.shown(job.collective, given),
             },
         };
-        Some(ShownPlan { plan, job: select::shown::in_place_job(job, call.size, None), copies })
+        Some(ShownPlan { plan, job: select::shown::in_place_job(job, size, None), copies })
     }
 
     /// The choice for a collective.
-    pub(crate) fn choose(&self, dtype: Dtype, spec: &CallSpec<'_>, options: &CallOptions) -> Result<Choice> {
-        let (plan, algorithm, job) = self.make(dtype, spec, options)?;
+    pub(crate) fn choose(&self, spec: &CallSpec<'_>, options: &CallOptions) -> Result<Choice> {
+        let (plan, algorithm, job, _) = self.make(spec, options)?;
         let shown = plan.shown.map(|shown| shown.copies);
         Ok(Choice { algorithm, chunk_bytes: job.chunk * plan.size, lanes: job.lanes, shown })
     }
 
-    /// Chooses the algorithm and the chunks, among the selected algorithms that can do the call.
-    fn choose_shape(
-        &self,
-        spec: &CallSpec<'_>,
-        size: usize,
+    /// Chooses the algorithm, among the selected ones that can do the call, and its chunks. Returns it and its job.
+    fn choose_job<'r>(
+        &'r self,
+        spec: &CallSpec<'r>,
         options: &CallOptions,
-    ) -> Result<(&'static Algorithm, Shape)> {
+    ) -> Result<(&'static Algorithm, Job<'r>)> {
         let CallSpec { collective, count, .. } = *spec;
-        let ranks = self.topology.ranks;
+        let (size, ranks) = (spec.dtype.size(), self.topology.ranks);
+        let job = spec.job(self.rank, ranks);
         let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
-        let bytes =
-            count.checked_mul(size).filter(|_| spec.job(self.rank, ranks).lengths().is_some_and(fits));
+        let bytes = count.checked_mul(size).filter(|_| job.lengths().is_some_and(fits));
         let beyond = || format!("{count} elements of {size} bytes are more than can be addressed");
         let bytes = bytes.ok_or_else(|| argument(collective.name(), beyond()))?;
         let ordered = options.plan.reduction == Reduction::Reproducible && collective.reduces();
-        let fits = |plan: &algorithm::Plan| {
+        let fits = |plan: &Plan| {
             (plan.uneven || spec.uneven.is_none())
                 && (plan.pairwise || !spec.pairwise)
                 && (plan.ordered || !ordered)
@@ -310,18 +235,23 @@ impl Planner {
         // Peers never write uneven blocks in one piece, so input and output may overlap. So may those of many tensors, which peers write
         // only if they lie in one piece.
         let long = long && spec.uneven.is_none() && !spec.coalesced;
-        let shape =
-            Shape { chunk: (choice.chunk_bytes / size).max(1), lanes: choice.lanes, direct, long, ordered };
-        Ok((choice.algorithm, shape))
+        let (chunk, lanes, spread) =
+            ((choice.chunk_bytes / size).max(1), choice.lanes, self.chooser.spread());
+        Ok((choice.algorithm, Job { chunk, lanes, direct, long, ordered, spread, ..job }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use unisono_engine::Signature;
+    use unisono_schedule::Collective;
 
     use super::*;
-    use crate::group::tests::{small, world};
+    use crate::{
+        dtype::Dtype,
+        group::tests::{small, world},
+        reduce::ReduceOp,
+    };
 
     /// The contents of a plan: the signature that ranks compare, and its steps on each lane.
     fn said(
@@ -359,22 +289,22 @@ mod tests {
                         (0, ReduceOp::PreMulSum(2.0), Dtype::F32, false),
                         (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
-                        let spec = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
-                        let (plan, algorithm, job) =
-                            group.handle.shared.planner.make(dtype, &spec, options).unwrap();
+                        let spec =
+                            CallSpec { root, op, coalesced, ..CallSpec::new(collective, dtype, count) };
+                        let (plan, algorithm, job, copied) =
+                            group.handle.shared.planner.make(&spec, options).unwrap();
                         let wanted = {
-                            let planner = &group.handle.shared.planner;
-                            let copied = planner.copied(&plan, algorithm, &job).map(CallSchedule::Recorded);
+                            let copied = copied
+                                .map(|copied| CallSchedule::Recorded(Recorded::shown(copied, &job.even())));
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
                             said(plan, copied.unwrap_or_else(made))
                         };
                         // The first plan is made, the second may be the kept one; a different call comes between.
                         for _ in 0..3 {
-                            let (plan, schedule) =
-                                group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
+                            let (plan, schedule) = group.handle.shared.planner.plan(&spec, options).unwrap();
                             assert_eq!(said(plan, schedule), wanted, "{spec:?}");
-                            let other = CallSpec::new(Collective::Barrier, 0);
-                            group.handle.shared.planner.plan(Dtype::U8, &other, options).unwrap();
+                            let other = CallSpec::new(Collective::Barrier, Dtype::U8, 0);
+                            group.handle.shared.planner.plan(&other, options).unwrap();
                         }
                     }
                 }

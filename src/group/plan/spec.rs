@@ -48,9 +48,10 @@ pub enum Pipeline {
 }
 
 /// A collective and its arguments; most fields are those of a [`Job`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CallSpec<'a> {
     pub collective: Collective,
+    pub dtype: Dtype,
     pub count: usize,
     pub uneven: Option<Uneven<'a>>,
     pub root: Rank,
@@ -71,20 +72,20 @@ pub(crate) struct CallSpec<'a> {
 }
 
 /// The part of a call of several operations that ranks compare.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CallId {
     pub collective: Collective,
     pub dtype: Dtype,
-    pub op: ReduceOp,
     pub root: Rank,
     pub cargo: Cargo,
 }
 
 impl<'a> CallSpec<'a> {
     /// A collective with equal blocks, root 0 and no reduction but a sum.
-    pub(crate) fn new(collective: Collective, count: usize) -> Self {
+    pub(crate) fn new(collective: Collective, dtype: Dtype, count: usize) -> Self {
         Self {
             collective,
+            dtype,
             count,
             uneven: None,
             root: 0,
@@ -96,6 +97,14 @@ impl<'a> CallSpec<'a> {
             alias: Alias::NONE,
             part_of: None,
         }
+    }
+
+    /// The same call if its plan may be kept: blocks are even, and it is no part of another call.
+    pub(super) fn kept(&self) -> Option<CallSpec<'static>> {
+        let Self { collective, dtype, count, root, op, cargo, coalesced, contents, alias, .. } = *self;
+        let spec = CallSpec::new(collective, dtype, count);
+        let plain = self.uneven.is_none() && self.part_of.is_none();
+        plain.then_some(CallSpec { root, op, cargo, coalesced, contents, alias, ..spec })
     }
 
     /// The job of one of `ranks` ranks, in one chunk on one lane.
@@ -122,14 +131,14 @@ impl<'a> CallSpec<'a> {
     }
 
     /// The signature that ranks compare.
-    pub(crate) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
-        let Some(CallId { collective, dtype, op, root, cargo }) = self.part_of else {
+    pub(crate) fn signature(&self, job: &Job<'_>, algorithm: u8) -> Signature {
+        let Some(CallId { collective, dtype, root, cargo }) = self.part_of else {
             // If not all ranks know the count, each two ranks compare lengths.
             let job = Job { count: if self.pairwise { 0 } else { job.count }, ..*job };
-            let signature = Signature::new(&job, dtype, self.op, algorithm).carrying(self.cargo);
+            let signature = Signature::new(&job, self.dtype, self.op, algorithm).carrying(self.cargo);
             return signature.of_contents(self.contents, self.coalesced).named(self.alias);
         };
-        let uneven = Some(Uneven { input: &[], output: &[] });
-        Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm).carrying(cargo)
+        let job = Job { collective, uneven: Some(Uneven { input: &[], output: &[] }), root, ..*job };
+        Signature::new(&job, dtype, ReduceOp::Sum, algorithm).carrying(cargo)
     }
 }

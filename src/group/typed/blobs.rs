@@ -9,19 +9,15 @@ use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
     dtype::Dtype,
-    error::{Error, Result},
+    error::Result,
     group::{
-        collective::{
-            check::outside,
-            lengths::{UNSENT, UnevenCall, UnevenSteps, longest},
-        },
+        collective::{UNSENT, UnevenCall, UnevenSteps, longest, outside},
         handle::Handle,
         message::{elements, receive},
-        plan::spec::{CallId, CallSpec},
+        plan::{CallId, CallSpec},
         sequence::Sequence,
     },
     object::{ObjectError, encode},
-    reduce::ReduceOp,
 };
 
 /// The size of the first message of a broadcast: the word, and as much of the blob as fits.
@@ -39,7 +35,7 @@ impl Handle {
         cargo: Cargo,
         root: Rank,
     ) -> Result<UnevenCall> {
-        self.uneven_call(name, CallId { collective, dtype: Dtype::U8, op: ReduceOp::Sum, root, cargo })
+        self.uneven_call(name, CallId { collective, dtype: Dtype::U8, root, cargo })
     }
 
     /// Encodes a value for a message, unless it is longer than the limit.
@@ -49,8 +45,7 @@ impl Handle {
             len if len > limit => Err(ObjectError::TooLarge { bytes: len as u64, limit }),
             _ => Ok(bytes),
         });
-        let (rank, type_name) = (self.global_rank(), std::any::type_name::<T>());
-        bytes.map_err(|problem| Error::Object { call, rank, type_name, problem })
+        bytes.map_err(|problem| self.not_a::<T>(call, self.rank(), problem))
     }
 }
 
@@ -105,11 +100,10 @@ impl UnevenCall {
 impl UnevenSteps<'_> {
     /// Broadcasts `len` bytes from the root.
     pub(crate) async fn run_broadcast(&mut self, len: usize, borrowed: Borrowed<'_>) -> Result<()> {
-        let CallId { dtype, root, .. } = self.id;
         // Ranks compare the call that this operation is a part of.
-        let part_of = Some(self.id);
-        let spec = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, len) };
-        self.sequence.run(dtype, &spec, borrowed).await
+        let (root, part_of) = (self.id.root, Some(self.id));
+        let spec = CallSpec { root, part_of, ..CallSpec::new(Collective::Broadcast, Dtype::U8, len) };
+        self.sequence.run(&spec, borrowed).await
     }
 
     /// Receives the bytes that the root broadcasts: this many.
@@ -164,10 +158,9 @@ impl UnevenSteps<'_> {
         let borrowed = Borrowed::apart(blob.unwrap_or_default(), &mut all);
         if to_all {
             let uneven = Some(Uneven { input: &[], output: &words });
-            let longest = longest(&words);
-            let spec =
-                CallSpec { uneven, part_of: Some(self.id), ..CallSpec::new(Collective::AllGather, longest) };
-            self.sequence.run(Dtype::U8, &spec, borrowed).await?;
+            let spec = CallSpec::new(Collective::AllGather, Dtype::U8, longest(&words));
+            let spec = CallSpec { uneven, part_of: Some(self.id), ..spec };
+            self.sequence.run(&spec, borrowed).await?;
         } else {
             self.gather(&words, borrowed).await?;
         }

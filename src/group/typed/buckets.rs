@@ -7,7 +7,7 @@ use unisono_schedule::Collective;
 use crate::{
     dtype::{Dtype, Element},
     error::Result,
-    group::{ProcessGroup, collective::check::CollectiveCall, plan::argument, typed::coalesced::list},
+    group::{ProcessGroup, collective::CollectiveCall, plan::argument, typed::list},
     reduce::{Kernel, ReduceOp, Reduction},
     tensor::Tensor,
     work::Work,

@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     group::{
         handle::Handle,
-        plan::{argument, spec::CallSpec},
+        plan::{CallSpec, argument},
         sequence::Sequence,
     },
     reduce::{Kernel, ReduceOp},
@@ -96,9 +96,9 @@ impl Sequence {
     ) -> Result<()> {
         let dtype = kernel.dtype();
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
-        let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
+        let spec = CallSpec::new(Collective::AllReduce, dtype, bytes / dtype.size());
         let spec = CallSpec { op, coalesced: true, contents: list, ..spec };
-        self.run(dtype, &spec, Borrowed::scattered(pieces.into_iter())).await
+        self.run(&spec, Borrowed::scattered(pieces.into_iter())).await
     }
 }
 

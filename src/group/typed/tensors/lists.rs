@@ -3,20 +3,24 @@
 //! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in a
 //! separate operation, without a copy, and runs of small tensors packed together.
 
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
 use unisono_engine::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{
-    error::{Error, Failure, Result},
+    dtype::Dtype,
+    error::{Error, Result},
     group::{
-        collective::lengths::{UnevenCall, UnevenSteps},
+        collective::{UnevenCall, UnevenSteps},
         typed::{
-            blobs::{Blob, cut},
-            tensors::packing::{TensorHeader, TensorInfo, packed, runs, unpack_each},
+            Blob, cut,
+            tensors::{TensorHeader, TensorInfo, packed, runs, unpack_each},
         },
     },
     object::{ObjectError, decode, encode},
-    tensor::{Tensor, TensorError, TensorView},
+    tensor::{Tensor, TensorView},
 };
 
 impl UnevenCall {
@@ -31,36 +35,19 @@ impl UnevenCall {
         })
     }
 
-    /// A header is malformed: the group fails.
-    pub(crate) fn protocol_error(&self, from: Rank, what: String) -> Error {
-        let (rank, from) = (self.group.global_rank(), self.group.global(from));
-        Error::Failed(Failure::Protocol { rank, from, what: format!("{}: {what}", self.name) })
-    }
-
-    /// This rank cannot continue an operation that the others have begun: the group fails.
-    pub(crate) fn abort_error(&self, error: &TensorError) -> Error {
-        let why = format!("{}: {error}", self.name);
-        Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
-    }
-
-    /// The types and shapes of a rank's tensors, from its headers.
-    fn infos(&self, from: Rank, headers: &[u8]) -> Result<Vec<TensorInfo>> {
-        let headers: Vec<TensorHeader> =
-            decode(headers).map_err(|error| self.protocol_error(from, error.to_string()))?;
-        headers
-            .into_iter()
-            .map(|header| header.read().map_err(|what| self.protocol_error(from, what)))
-            .collect()
-    }
-
-    /// The most bytes of tensors that share an operation.
-    fn small(&self) -> usize {
-        self.group.config().eager()
+    /// The headers of a rank. If they are malformed, the group fails.
+    pub(crate) fn decoded<T: DeserializeOwned>(&self, from: Rank, headers: &[u8]) -> Result<T> {
+        decode(headers).map_err(|error| self.group.malformed(self.name, from, error))
     }
 
     /// A tensor of zeros that elements are received into.
-    pub(crate) fn empty(&self, info: &TensorInfo) -> Result<Tensor> {
-        Tensor::zeros(info.dtype, &info.shape).map_err(|error| self.abort_error(&error))
+    pub(crate) fn empty(&self, dtype: Dtype, shape: &[usize]) -> Result<Tensor> {
+        Tensor::zeros(dtype, shape).map_err(|error| self.group.aborted(self.name, error))
+    }
+
+    /// The elements of tensors, [packed](packed).
+    pub(crate) fn packed<'t>(&self, tensors: &[TensorView<'t>]) -> Result<Cow<'t, [u8]>> {
+        packed(tensors).map_err(|error| self.group.aborted(self.name, error))
     }
 }
 
@@ -73,7 +60,7 @@ impl UnevenSteps<'_> {
         let root = self.id.root;
         if !self.at_root() {
             let headers = self.broadcast_blob(None).await?;
-            let infos = self.infos(root, &self.received_header(root, headers)?)?;
+            let infos: Vec<_> = self.decoded(root, &self.received_header(root, headers)?)?;
             return self.receive(&infos).await.map(Some);
         }
         let Some(tensors) = tensors else {
@@ -89,10 +76,9 @@ impl UnevenSteps<'_> {
 
     /// Broadcasts the elements; called on the root.
     async fn send(&mut self, tensors: &[TensorView<'_>]) -> Result<()> {
-        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
-        for run in runs(&sizes, self.small()) {
-            let all =
-                packed(tensors.get(run).unwrap_or_default()).map_err(|error| self.abort_error(&error))?;
+        let sizes = tensors.iter().map(|it| it.len() * it.dtype().size());
+        for run in runs(sizes, self.group.config().eager()) {
+            let all = self.packed(tensors.get(run).unwrap_or_default())?;
             self.run_broadcast(all.len(), Borrowed::given(&all)).await?;
         }
         Ok(())
@@ -100,9 +86,9 @@ impl UnevenSteps<'_> {
 
     /// Receives the elements; called on the other ranks.
     async fn receive(&mut self, infos: &[TensorInfo]) -> Result<Vec<Tensor>> {
-        let mut tensors = infos.iter().map(|info| self.empty(info)).collect::<Result<Vec<_>>>()?;
-        let sizes: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
-        for run in runs(&sizes, self.small()) {
+        let empty = |info: &TensorInfo| self.empty(info.dtype, &info.shape);
+        let mut tensors = infos.iter().map(empty).collect::<Result<Vec<_>>>()?;
+        for run in runs(infos.iter().map(|info| info.bytes), self.group.config().eager()) {
             let tensors = tensors.get_mut(run).unwrap_or_default();
             if let [tensor] = tensors {
                 self.fill(tensor.bytes_mut()).await?;
@@ -119,21 +105,21 @@ impl UnevenSteps<'_> {
     pub(crate) async fn lists(&mut self, tensors: &[TensorView<'_>]) -> Result<Option<Vec<Vec<Tensor>>>> {
         let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
         let all = self.all_headers(headers).await?;
-        let infos = all.iter().enumerate().map(|(rank, headers)| self.infos(rank, headers));
-        let infos = infos.collect::<Result<Vec<_>>>()?;
+        let infos = all.iter().enumerate().map(|(rank, headers)| self.decoded(rank, headers));
+        let infos: Vec<Vec<TensorInfo>> = infos.collect::<Result<_>>()?;
         let gets = self.gets();
         let mut lists = Vec::new();
         if gets {
-            let lists_of = |infos: &Vec<TensorInfo>| infos.iter().map(|info| self.empty(info)).collect();
+            let empty = |info: &TensorInfo| self.empty(info.dtype, &info.shape);
+            let lists_of = |infos: &Vec<_>| infos.iter().map(empty).collect();
             lists = infos.iter().map(lists_of).collect::<Result<Vec<Vec<_>>>>()?;
         }
         let longest = infos.iter().map(Vec::len).max().unwrap_or_default();
         let size = |infos: &Vec<TensorInfo>, index: usize| infos.get(index).map_or(0, |info| info.bytes);
         let largest = |index| infos.iter().map(|infos| size(infos, index)).max().unwrap_or_default();
-        for run in runs(&(0..longest).map(largest).collect::<Vec<_>>(), self.small()) {
+        for run in runs((0..longest).map(largest), self.group.config().eager()) {
             let within = |len: usize| run.start.min(len)..run.end.min(len);
-            let mine = tensors.get(within(tensors.len())).unwrap_or_default();
-            let mine = packed(mine).map_err(|error| self.abort_error(&error))?;
+            let mine = self.packed(tensors.get(within(tensors.len())).unwrap_or_default())?;
             let lengths: Vec<usize> = infos
                 .iter()
                 .map(|infos| run.clone().fold(0_usize, |sum, index| sum.saturating_add(size(infos, index))))

@@ -1,6 +1,6 @@
 //! Point-to-point messages of lists of tensors, whose number, types and shapes the receiver need not know.
 
-use std::{fmt::Display, ops::Range};
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use unisono_engine::{Borrowed, Form, Place, RequestKind};
@@ -8,28 +8,21 @@ use unisono_schedule::Rank;
 
 use crate::{
     dtype::Dtype,
-    error::{Error, Failure, Result},
+    error::Result,
     group::{
         message::{Receiver, receive},
         sequence::Sequence,
-        typed::tensors::packing::{TensorHeader, TensorInfo, packed, runs, unpack_each, zeroed},
+        typed::tensors::{TensorHeader, TensorInfo, packed, runs, unpack_each, zeroed},
     },
     object::decode,
     tensor::{Tensor, TensorError, TensorView, TensorViewMut},
 };
 
-/// The message before the elements: the headers of the tensors, and the tag of the messages with their elements.
+/// The message before the elements: the [headers](TensorHeader) of the tensors, and the tag of the messages with their elements.
 #[derive(Serialize, Deserialize)]
-struct ListHeader {
+struct ListHeader<H> {
     inner: u32,
-    tensors: Vec<TensorHeader>,
-}
-
-/// A list of tensors whose headers have arrived and whose elements follow.
-struct IncomingList {
-    infos: Vec<TensorInfo>,
-    inner: u32,
-    from: Rank,
+    tensors: Vec<H>,
 }
 
 impl Sequence {
@@ -37,8 +30,8 @@ impl Sequence {
         let inner = self.group.shared.runtime.inner();
         let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
         let headers = self.group.encoded("send_tensors", &headers)?;
-        let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
-        let parts = runs(&sizes, self.group.config().eager()).into_iter();
+        let sizes = tensors.iter().map(|it| it.len() * it.dtype().size());
+        let parts = runs(sizes, self.group.config().eager()).into_iter();
         let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
         let head = Borrowed::apart(&headers, &mut []);
@@ -55,15 +48,15 @@ impl Sequence {
     }
 
     pub(crate) async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
-        let IncomingList { infos, inner, from } = self.receive_header("recv_tensors", from, tag).await?;
-        let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
+        let (infos, inner, from) = self.receive_header("recv_tensors", from, tag).await?;
+        let abort_error = |error: TensorError| self.group.aborted("recv_tensors", error);
         // A large tensor is a separate message, which is received into new memory.
         let large = |info: &&TensorInfo| info.bytes > self.group.config().eager();
         let none: &[usize] = &[0];
         let shape = |info| if large(&info) { none } else { &info.shape };
         let tensors = infos.iter().map(|info| Tensor::zeros(info.dtype, shape(info)));
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
-        let runs = runs(&sizes(&infos), self.group.config().eager());
+        let runs = runs(infos.iter().map(|info| info.bytes), self.group.config().eager());
         // Small tensors share a message, from which they are unpacked.
         let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
         let mut shared: Vec<Vec<u8>> = Vec::new();
@@ -75,10 +68,10 @@ impl Sequence {
                 continue;
             }
             match tensors.get_mut(run.clone()).unwrap_or_default() {
-                [tensor] => all.push(part(self.memory_of(tensor.bytes_mut()))),
+                [tensor] => all.push(part(self.group.place(tensor.bytes_mut()))),
                 several => {
                     let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
-                    all.push(part(self.memory_of(&mut bytes)));
+                    all.push(part(self.group.place(&mut bytes)));
                     shared.push(bytes);
                 }
             }
@@ -104,26 +97,26 @@ impl Sequence {
         from: Option<Rank>,
         tag: u32,
     ) -> Result<Rank> {
-        let IncomingList { infos, inner, from } = self.receive_header("recv_tensors_into", from, tag).await?;
+        let call = "recv_tensors_into";
+        let (infos, inner, from) = self.receive_header(call, from, tag).await?;
         if let Some(what) = difference(&infos, tensors) {
-            let what = format!("rank {} sends {what}", self.group.global(from));
-            return Err(self.abort_error_in("recv_tensors_into", &what));
+            let from = self.group.global(from);
+            return Err(self.group.aborted(call, format_args!("rank {from} sends {what}")));
         }
         // Runs of tensors that are unpacked, and their bytes.
         let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
         let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         let mut all = Vec::new();
-        let sizes = sizes(&infos);
-        for run in runs(&sizes, self.group.config().eager()) {
+        for run in runs(infos.iter().map(|info| info.bytes), self.group.config().eager()) {
             if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
                 && let Ok(bytes) = tensor.reborrow().into_bytes()
             {
-                all.push(part(self.memory_of(bytes)));
+                all.push(part(self.group.place(bytes)));
                 continue;
             }
-            let len = sizes.get(run.clone()).unwrap_or_default().iter().sum();
-            let mut bytes = zeroed(len).map_err(|error| self.abort_error_in("recv_tensors_into", &error))?;
-            all.push(part(self.memory_of(&mut bytes)));
+            let len = infos.get(run.clone()).unwrap_or_default().iter().map(|info| info.bytes).sum();
+            let mut bytes = zeroed(len).map_err(|error| self.group.aborted(call, error))?;
+            all.push(part(self.group.place(&mut bytes)));
             packed.push((run, bytes));
         }
         self.messages(RequestKind::Several(all)).await?;
@@ -136,36 +129,18 @@ impl Sequence {
         Ok(from)
     }
 
-    /// Receives the message before the elements.
-    async fn receive_header(&self, call: &'static str, from: Option<Rank>, tag: u32) -> Result<IncomingList> {
+    /// Receives the message before the elements: the tensors that follow, the tag of the messages with their elements, and the sender.
+    async fn receive_header(
+        &self,
+        call: &'static str,
+        from: Option<Rank>,
+        tag: u32,
+    ) -> Result<(Vec<TensorInfo>, u32, Rank)> {
         let (bytes, from) = self.receive_blob(from, tag, Form::Tensors).await?;
-        let protocol_error = |what: String| {
-            let (rank, from) = (self.group.global_rank(), self.group.global(from));
-            Error::Failed(Failure::Protocol { rank, from, what: format!("{call}: {what}") })
-        };
-        let ListHeader { inner, tensors } =
-            decode(&bytes).map_err(|error| protocol_error(error.to_string()))?;
-        let infos = tensors
-            .into_iter()
-            .map(|header| header.read().map_err(&protocol_error))
-            .collect::<Result<_>>()?;
-        Ok(IncomingList { infos, inner, from })
+        let header = decode(&bytes).map_err(|error| self.group.malformed(call, from, error));
+        let ListHeader { inner, tensors } = header?;
+        Ok((tensors, inner, from))
     }
-
-    /// This rank cannot receive a list that the sender has begun to send: the group fails.
-    fn abort_error_in(&self, call: &'static str, why: &dyn Display) -> Error {
-        Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why: format!("{call}: {why}") })
-    }
-
-    /// A place in memory that outlives the receive.
-    fn memory_of(&self, bytes: &mut [u8]) -> Place {
-        let output = Borrowed::apart::<u8>(&[], bytes).output.found_in(&self.group.shared.runtime.registry);
-        Place::There { count: output.len(), output: output.memory }
-    }
-}
-
-fn sizes(infos: &[TensorInfo]) -> Vec<usize> {
-    infos.iter().map(|info| info.bytes).collect()
 }
 
 /// The first difference between the tensors that are sent and those that are wanted.

@@ -3,5 +3,10 @@
 
 mod lists;
 mod messages;
-pub(crate) mod packing;
-pub(crate) mod parts;
+mod packing;
+mod parts;
+
+pub(crate) use self::{
+    packing::{TensorHeader, TensorInfo, packed, runs, unpack_each, views, zeroed},
+    parts::OwnedParts,
+};

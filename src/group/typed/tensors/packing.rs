@@ -9,12 +9,12 @@ use crate::{
     tensor::{Tensor, TensorError, TensorView, TensorViewMut, count},
 };
 
-/// The tensors that go in one message or operation: runs of neighbours with at most `most` bytes in all, and every longer tensor alone.
-/// Empty tensors are in no run.
-pub(crate) fn runs(sizes: &[usize], most: usize) -> Vec<Range<usize>> {
+/// The tensors of these sizes that go in one message or operation: runs of neighbours with at most `most` bytes in all, and every longer
+/// tensor alone. Empty tensors are in no run.
+pub(crate) fn runs(sizes: impl Iterator<Item = usize>, most: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut room = 0_usize;
-    for (index, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
+    for (index, size) in sizes.enumerate().filter(|(_, size)| *size > 0) {
         match (runs.last_mut(), room.checked_sub(size)) {
             (Some(run), Some(left)) => (run.end, room) = (index + 1, left),
             _ => {
@@ -76,8 +76,9 @@ pub(crate) struct TensorHeader {
     shape: Vec<u64>,
 }
 
-/// The type and shape of a tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The type and shape of a tensor, which decoding a [`TensorHeader`] checks.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "TensorHeader")]
 pub(crate) struct TensorInfo {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
@@ -89,13 +90,16 @@ impl TensorHeader {
     pub(crate) fn of(tensor: &TensorView<'_>) -> Self {
         Self { dtype: tensor.dtype().code(), shape: tensor.shape().iter().map(|&len| len as u64).collect() }
     }
+}
 
-    /// Checks the header. The error says what is wrong with it.
-    pub(crate) fn read(self) -> Result<TensorInfo, String> {
-        let dtype = Dtype::from_code(self.dtype).ok_or_else(|| format!("dtype number {}", self.dtype))?;
-        let shape = self.shape.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
+impl TryFrom<TensorHeader> for TensorInfo {
+    type Error = String;
+
+    fn try_from(header: TensorHeader) -> Result<Self, String> {
+        let dtype = Dtype::from_code(header.dtype).ok_or_else(|| format!("dtype number {}", header.dtype))?;
+        let shape = header.shape.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
         let shape = shape.map_err(|error| format!("the length of a dimension: {error}"))?;
         let bytes = count(dtype, &shape).map_err(|error| error.to_string())? * dtype.size();
-        Ok(TensorInfo { dtype, shape, bytes })
+        Ok(Self { dtype, shape, bytes })
     }
 }

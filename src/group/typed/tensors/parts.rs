@@ -5,27 +5,25 @@ use unisono_engine::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{
+    dtype::Dtype,
     error::{Error, Result},
     group::{
-        collective::{
-            check::outside,
-            lengths::{UnevenCall, UnevenSteps, longest},
-        },
+        collective::{UnevenCall, UnevenSteps, longest, outside},
         plan::argument,
         typed::{
-            blobs::cut,
-            tensors::packing::{TensorHeader, TensorInfo, packed},
+            cut,
+            tensors::{TensorHeader, TensorInfo},
         },
     },
-    object::{decode, encode},
+    object::encode,
     tensor::{Parts, Tensor, TensorView},
 };
 
-/// The message before the elements: how the tensor is split, and the header of the whole tensor or of a rank's part.
+/// The message before the elements: how the tensor is split, and the [`TensorHeader`] of the whole tensor or of a rank's part.
 #[derive(Serialize, Deserialize)]
-struct PartHeader {
+struct PartHeader<H> {
     parts: OwnedParts,
-    header: TensorHeader,
+    header: H,
 }
 
 /// [`Parts`] as a message carries them, and as an asynchronous call keeps them.
@@ -62,10 +60,8 @@ impl OwnedParts {
 impl UnevenCall {
     /// Decodes a rank's header.
     fn read(&self, from: Rank, header: &[u8]) -> Result<(OwnedParts, TensorInfo)> {
-        let header: PartHeader =
-            decode(header).map_err(|error| self.protocol_error(from, error.to_string()))?;
-        let info = header.header.read().map_err(|what| self.protocol_error(from, what))?;
-        Ok((header.parts, info))
+        let PartHeader { parts, header } = self.decoded(from, header)?;
+        Ok((parts, header))
     }
 
     /// The shape of the joined tensor; or an error, the same on all ranks, if the ranks differ in `parts` or in type, or if the
@@ -102,8 +98,8 @@ impl UnevenSteps<'_> {
             let received = self.broadcast_blob(None).await?;
             let (parts, whole) = self.read(root, &self.received_header(root, received)?)?;
             let shapes = parts.read().shapes(&whole.shape, self.group.size());
-            let shapes = shapes.map_err(|error| self.protocol_error(root, error.to_string()))?;
-            return self.scatter_bytes(&whole, &shapes, &[]).await;
+            let shapes = shapes.map_err(|error| self.group.malformed(self.name, root, error))?;
+            return self.scatter_bytes(whole.dtype, &shapes, &[]).await;
         }
         let cut = tensor.map(|tensor| parts.cut(tensor, self.group.size()));
         let (tensor, cut) = match (tensor, cut) {
@@ -122,23 +118,16 @@ impl UnevenSteps<'_> {
         let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
         let bytes = match tensor.bytes() {
             Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
-            _ => packed(&cut).map_err(|error| self.abort_error(&error))?,
+            _ => self.packed(&cut)?,
         };
-        let whole = TensorInfo { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes: bytes.len() };
-        self.scatter_bytes(&whole, &shapes, &bytes).await
+        self.scatter_bytes(tensor.dtype(), &shapes, &bytes).await
     }
 
     /// Scatters the parts of a tensor, which have these shapes. On the root, `bytes` has their elements, concatenated.
-    async fn scatter_bytes(
-        &mut self,
-        whole: &TensorInfo,
-        shapes: &[Vec<usize>],
-        bytes: &[u8],
-    ) -> Result<Tensor> {
-        let size = whole.dtype.size();
-        let lengths: Vec<usize> = shapes.iter().map(|shape| shape.iter().product::<usize>() * size).collect();
-        let shape = shapes.get(self.group.rank()).cloned().unwrap_or_default();
-        let mut part = self.empty(&TensorInfo { dtype: whole.dtype, shape, bytes: 0 })?;
+    async fn scatter_bytes(&mut self, dtype: Dtype, shapes: &[Vec<usize>], bytes: &[u8]) -> Result<Tensor> {
+        let bytes_of = |shape: &Vec<usize>| shape.iter().product::<usize>() * dtype.size();
+        let lengths: Vec<usize> = shapes.iter().map(bytes_of).collect();
+        let mut part = self.empty(dtype, shapes.get(self.group.rank()).map_or(&[], Vec::as_slice))?;
         self.scatter(&lengths, longest(&lengths), Borrowed::apart(bytes, part.bytes_mut())).await?;
         Ok(part)
     }
@@ -154,7 +143,7 @@ impl UnevenSteps<'_> {
         let headers = headers.iter().enumerate().map(|(rank, header)| self.read(rank, header));
         let (all_parts, infos): (Vec<_>, Vec<_>) = headers.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let shape = self.joined_shape(&all_parts, &infos)?;
-        let mine = packed(std::slice::from_ref(part)).map_err(|error| self.abort_error(&error))?;
+        let mine = self.packed(std::slice::from_ref(part))?;
         let lengths: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
         if !self.gets() {
             self.gather(&lengths, Borrowed::apart(&mine, &mut [])).await?;
@@ -162,7 +151,7 @@ impl UnevenSteps<'_> {
         }
         let dtype = part.dtype();
         if parts.follow(&shape) {
-            let mut whole = self.empty(&TensorInfo { dtype, shape, bytes: 0 })?;
+            let mut whole = self.empty(dtype, &shape)?;
             self.gather(&lengths, Borrowed::apart(&mine, whole.bytes_mut())).await?;
             return Ok(Some(whole));
         }
@@ -171,6 +160,6 @@ impl UnevenSteps<'_> {
         let views = cut(&all, &lengths).zip(&infos);
         let views = views.map(|(bytes, info)| TensorView::from_bytes(dtype, bytes, &info.shape));
         let whole = views.collect::<std::result::Result<Vec<_>, _>>().and_then(|views| parts.join(&views));
-        whole.map(Some).map_err(|error| self.abort_error(&error))
+        whole.map(Some).map_err(|error| self.group.aborted(self.name, error))
     }
 }
