@@ -71,6 +71,9 @@ mod random;
 pub mod rendezvous;
 mod runtime;
 mod signals;
+#[cfg(test)]
+#[path = "../transport/tests/sim/mod.rs"]
+mod sim;
 pub mod work;
 
 pub use buffer::{Buffer, Foreign, Memory};

@@ -34,6 +34,9 @@ mod progress;
 mod random;
 mod request;
 mod settings;
+#[cfg(test)]
+#[path = "../../transport/tests/sim/mod.rs"]
+mod sim;
 mod stop;
 mod supervisor;
 #[cfg(test)]

@@ -17,16 +17,13 @@ use unisono_core::{
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Spread, Step, algorithm::ALGORITHMS, windows::stride,
 };
-use unisono_transport::{
-    Transport,
-    inproc::Hub,
-    sim::{self, Fabric},
-};
+use unisono_transport::{Transport, inproc::Hub};
 
 use super::*;
 use crate::{
     call::{Form, MessageKind, Signature},
     memory::{Borrowed, Registry},
+    sim::{self, Fabric},
 };
 
 mod control;

@@ -32,18 +32,18 @@ use std::{
     collections::{HashMap, VecDeque},
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use crate::{
     Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
-    RemoteRegion, Transport, Wake, check,
+    RemoteRegion, Transport, Wake,
     eventfd::EventFd,
     keys::Keys,
-    local::{self, Failure, Names, Peers, Span},
+    local::{Failure, Span},
     region,
 };
 
@@ -56,24 +56,25 @@ pub struct Hub(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    names: Names,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
-    spans: RwLock<HashMap<u64, Arc<Slot>>>,
+    /// What is registered, by its key. A put holds the lock while it writes, so that closing a registration waits for it.
+    entries: RwLock<HashMap<u64, Entry>>,
     keys: Mutex<Keys>,
 }
 
-/// Registered memory. A put holds `span` for reading, so that closing the registration waits for writes under way.
+/// Registered memory.
 #[derive(Debug)]
-struct Slot {
-    owner: usize,
-    span: RwLock<Option<Span>>,
+struct Entry {
+    owner: Arc<Inbox>,
+    span: Span,
     /// Its memory, if peers can map it.
     memory: Option<Arc<Memory>>,
 }
 
 /// The puts that have landed at an endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inbox {
+    address: Address,
     state: Mutex<State>,
     /// Ends the owner's sleep; created when the owner first sleeps.
     waker: OnceLock<EventFd>,
@@ -90,10 +91,12 @@ struct State {
 }
 
 impl Shared {
-    /// What the endpoint of this index has registered under this key.
-    fn slot(&self, owner: usize, key: u64) -> Option<Arc<Slot>> {
-        let spans = self.spans.read().unwrap_or_else(PoisonError::into_inner);
-        spans.get(&key).filter(|slot| slot.owner == owner).map(Arc::clone)
+    fn entries(&self) -> RwLockReadGuard<'_, HashMap<u64, Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entries_mut(&self) -> RwLockWriteGuard<'_, HashMap<u64, Entry>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,9 +123,8 @@ impl Hub {
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
-            names: Names::new(PROVIDER),
             inboxes: Mutex::default(),
-            spans: RwLock::default(),
+            entries: RwLock::default(),
             keys: Mutex::new(Keys::new(size_of::<u64>())),
         }))
     }
@@ -130,26 +132,29 @@ impl Hub {
     /// A new endpoint, which may move to another thread.
     #[must_use]
     pub fn open(&self) -> Endpoint {
-        let inbox = Arc::new(Inbox::default());
-        let mut inboxes = self.0.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = inboxes.len();
-        inboxes.push(Arc::clone(&inbox));
-        drop(inboxes);
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let inbox = Arc::new(Inbox {
+            address: Address([PROVIDER.as_bytes(), &number.to_le_bytes()].concat()),
+            state: Mutex::default(),
+            waker: OnceLock::new(),
+            waiting: AtomicUsize::new(0),
+        });
+        self.0.inboxes.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&inbox));
         Endpoint {
             hub: Arc::clone(&self.0),
-            index,
             inbox,
-            address: self.0.names.address(index),
-            peers: Peers::default(),
+            peers: Vec::new(),
             sent: Vec::new(),
             // Any put could be injected; a small bound makes both kinds occur, as on a real fabric.
             limits: Limits {
+                provider: PROVIDER.to_owned(),
                 max_inject: 128,
                 max_copied: 128,
                 one_host: true,
                 maps: true,
                 wakes: true,
-                ..local::limits(PROVIDER)
+                ..Limits::default()
             },
         }
     }
@@ -159,10 +164,8 @@ impl Hub {
 #[derive(Debug)]
 pub struct Endpoint {
     hub: Arc<Shared>,
-    index: usize,
     inbox: Arc<Inbox>,
-    address: Address,
-    peers: Peers<Arc<Inbox>>,
+    peers: Vec<Arc<Inbox>>,
     sent: Vec<u64>,
     limits: Limits,
 }
@@ -176,24 +179,21 @@ struct Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let slot = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
-        if let Some(slot) = slot {
-            *slot.span.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+        self.hub.entries_mut().remove(&self.key);
     }
 }
 
 impl Endpoint {
     /// Registers memory, which peers may map if `mappable` is the same memory.
     fn enter(&self, memory: Memory, mappable: Option<Arc<Memory>>) -> Result<Region, Error> {
-        let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.hub.entries_mut();
         let mut keys = self.hub.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = keys.next(|key| spans.contains_key(&key))?;
+        let key = keys.next(|key| entries.contains_key(&key))?;
         drop(keys);
         let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: mappable.is_some() };
-        let span = RwLock::new(Some(Span { base: memory.base(), remote }));
-        spans.insert(key, Arc::new(Slot { owner: self.index, span, memory: mappable }));
-        drop(spans);
+        let span = Span { base: memory.base(), remote };
+        entries.insert(key, Entry { owner: Arc::clone(&self.inbox), span, memory: mappable });
+        drop(entries);
         let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
         Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
@@ -207,20 +207,33 @@ impl Endpoint {
     }
 }
 
-// SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans
-// end with it.
+fn known(peers: &[Arc<Inbox>], peer: Peer) -> Result<&Arc<Inbox>, Error> {
+    let unknown = || Error::BadPut { reason: format!("peer {} is unknown", peer.0) };
+    peers.get(peer.0 as usize).ok_or_else(unknown)
+}
+
+// SAFETY: a put is copied whole, under the lock of what is registered, before the arrival is reported; an endpoint's entries end with
+// it.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
     }
 
     fn address(&self) -> &Address {
-        &self.address
+        &self.inbox.address
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        let bad = |reason| Error::bad_address(address, PROVIDER, reason);
         let inboxes = self.hub.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        self.peers.connect(&self.hub.names, address, |index| inboxes.get(index).map(Arc::clone))
+        let found = inboxes.iter().find(|inbox| inbox.address == *address);
+        let found = found.ok_or_else(|| bad("no endpoint of this hub has it"))?;
+        let known = self.peers.iter().position(|inbox| Arc::ptr_eq(inbox, found));
+        let place = known.unwrap_or(self.peers.len());
+        if known.is_none() {
+            self.peers.push(Arc::clone(found));
+        }
+        u32::try_from(place).map(Peer).map_err(|_| bad("there are too many peers"))
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
@@ -232,12 +245,12 @@ unsafe impl Transport for Endpoint {
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
-        let (index, _) = self.peers.get(peer)?;
-        let slot = self.hub.slot(*index, region.key);
-        let mapped = slot.and_then(|slot| {
-            let memory = slot.memory.clone()?;
-            let start = (*slot.span.read().unwrap_or_else(PoisonError::into_inner))?
-                .start(region.base, region.len)?;
+        let inbox = known(&self.peers, peer)?;
+        let entries = self.hub.entries();
+        let entry = entries.get(&region.key).filter(|entry| Arc::ptr_eq(&entry.owner, inbox));
+        let mapped = entry.and_then(|entry| {
+            let memory = entry.memory.clone()?;
+            let start = entry.span.start(region.base, region.len)?;
             let len = usize::try_from(region.len).ok()?;
             // SAFETY: mapped as long as the owner lives, and in bounds. The peer may access it too, as `Transport::map` says.
             Some(Region::unregistered(unsafe { Memory::owned(memory.base().add(start), len, memory) }))
@@ -247,7 +260,7 @@ unsafe impl Transport for Endpoint {
 
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
         for &peer in peers {
-            let (_, inbox) = self.peers.get(peer)?;
+            let inbox = known(&self.peers, peer)?;
             // Either this thread sees that the owner sleeps, or the owner looks after this lock was taken.
             if std::mem::take(&mut inbox.lock().parked) {
                 inbox.end_sleep();
@@ -257,22 +270,21 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let (len, address) = check::put(put, &self.limits, self.peers.len())?;
-        let (index, inbox) = self.peers.get(put.to)?;
+        let (len, address) = put.check(&self.limits, self.peers.len())?;
+        let inbox = &self.peers[put.to.0 as usize];
         let failed = |failure: Failure| Error::from(failure.to(put.to));
         // Only this thread's peers add to the inbox, so more than one may pass here when it is nearly full: the bound is then
         // exceeded by at most the number of peers.
         if inbox.waiting.load(Ordering::Relaxed) >= self.limits.arrivals {
             return Ok(Posted::Full);
         }
-        let unregistered = || failed(Failure::unregistered());
-        let slot = self.hub.slot(*index, put.target.region.key).ok_or_else(unregistered)?;
-        let span = slot.span.read().unwrap_or_else(PoisonError::into_inner);
-        let registered = span.ok_or_else(unregistered)?;
-        // SAFETY: it stays registered while `span` is held; no one reads it before the arrival below, which the inbox's lock orders
+        let entries = self.hub.entries();
+        let entry = entries.get(&put.target.region.key).filter(|entry| Arc::ptr_eq(&entry.owner, inbox));
+        let entry = entry.ok_or_else(|| failed(Failure::unregistered()))?;
+        // SAFETY: it stays registered while `entries` is held; no one reads it before the arrival below, which the inbox's lock orders
         // after the copy; sources are at rest by the contract of `Transport::put`.
-        unsafe { registered.write(address, put.sources.iter().map(region::bytes), len) }.map_err(failed)?;
-        drop(span);
+        unsafe { entry.span.write(address, put.sources.iter().map(region::bytes), len) }.map_err(failed)?;
+        drop(entries);
         let mut state = inbox.lock();
         if state.closed {
             return Err(failed(Failure::gone()));
@@ -343,11 +355,6 @@ impl Drop for Endpoint {
         self.inbox.waiting.store(0, Ordering::Release);
         drop(state);
         // Regions may outlive their endpoint, but are not written any more; this waits for copies under way.
-        let spans = self.hub.spans.read().unwrap_or_else(PoisonError::into_inner);
-        let own: Vec<_> = spans.values().filter(|slot| slot.owner == self.index).map(Arc::clone).collect();
-        drop(spans);
-        for slot in own {
-            *slot.span.write().unwrap_or_else(PoisonError::into_inner) = None;
-        }
+        self.hub.entries_mut().retain(|_, entry| !Arc::ptr_eq(&entry.owner, &self.inbox));
     }
 }

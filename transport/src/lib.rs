@@ -7,7 +7,6 @@
 //! Every transport implements [`Transport`], and one conformance suite (`tests/conformance/`) tests them all:
 //!
 //! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
-//! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`shm`]: ranks of one host over memory that they share;
 //! - [`ofi`]: endpoints of libfabric;
 //! - [`mux`]: [`shm`] and another of these, mostly [`ofi`], as one transport.
@@ -35,7 +34,9 @@ mod observed;
 pub mod ofi;
 mod region;
 pub mod shm;
-pub mod sim;
+#[cfg(test)]
+#[path = "../tests/sim/mod.rs"]
+mod sim;
 
 use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 

@@ -1,93 +1,37 @@
-//! The common parts of the transports without a library: addresses, peers, registered memory, and failures of puts.
+//! The common parts of the transports without a library: their limits, registered memory, and failures of puts.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::{Address, Error, Limits, Peer, RemoteRegion, region};
+use crate::{Error, Limits, Peer, RemoteRegion, region};
 
 /// `EINVAL`, for puts that the peer's memory refuses.
 const INVALID: i64 = 22;
 /// `ENOTCONN`, for puts to an endpoint that was dropped.
 const GONE: i64 = 107;
 
-/// The limits that follow from having no library, device or wire.
-pub(crate) fn limits(provider: &str) -> Limits {
-    Limits {
-        provider: provider.into(),
-        version: String::new(),
-        device: String::new(),
-        max_put: isize::MAX.unsigned_abs(),
-        max_inject: 0,
-        max_copied: 0,
-        max_sources: 4,
-        local_registration: false,
-        cheap_registration: true,
-        sockets: false,
-        one_host: false,
-        maps: false,
-        shares: None,
-        arrivals: 1024,
-        arrivals_per_peer: 1024,
-        more_arrivals: "",
-        listens: String::new(),
-        wakes: false,
-        connect_all: false,
-    }
-}
-
-/// Makes the addresses of endpoints that can reach each other: they are counted from 0.
-#[derive(Debug)]
-pub(crate) struct Names {
-    provider: &'static str,
-    /// Distinguishes these endpoints from those of another hub or fabric.
-    identity: u64,
-}
-
-impl Names {
-    pub(crate) fn new(provider: &'static str) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { provider, identity: NEXT.fetch_add(1, Ordering::Relaxed) }
-    }
-
-    pub(crate) fn address(&self, index: usize) -> Address {
-        Address([&self.identity.to_le_bytes(), self.provider.as_bytes(), &index.to_le_bytes()].concat())
-    }
-
-    fn index(&self, address: &Address) -> Option<usize> {
-        let rest = address.0.strip_prefix(&self.identity.to_le_bytes())?;
-        Some(usize::from_le_bytes(rest.strip_prefix(self.provider.as_bytes())?.try_into().ok()?))
-    }
-}
-
-/// The peers of one endpoint, with what it needs of each.
-#[derive(Debug, Default)]
-pub(crate) struct Peers<T>(Vec<(usize, T)>);
-
-impl<T> Peers<T> {
-    /// Makes an endpoint known; `find` returns what this endpoint needs of it, if there is one of this index.
-    pub(crate) fn connect(
-        &mut self,
-        names: &Names,
-        address: &Address,
-        find: impl FnOnce(usize) -> Option<T>,
-    ) -> Result<Peer, Error> {
-        let bad = |reason: &str| Error::bad_address(address, names.provider, reason);
-        let index = names.index(address).ok_or_else(|| bad("it belongs to another hub or fabric"))?;
-        let place = self.0.iter().position(|(known, _)| *known == index).unwrap_or(self.0.len());
-        if place == self.0.len() {
-            self.0.push((index, find(index).ok_or_else(|| bad("there is no such endpoint"))?));
+impl Default for Limits {
+    /// The limits of a transport that has no library, no device and no wire, and no name yet.
+    fn default() -> Self {
+        Self {
+            provider: String::new(),
+            version: String::new(),
+            device: String::new(),
+            max_put: isize::MAX.unsigned_abs(),
+            max_inject: 0,
+            max_copied: 0,
+            max_sources: 4,
+            local_registration: false,
+            cheap_registration: true,
+            sockets: false,
+            one_host: false,
+            maps: false,
+            shares: None,
+            arrivals: 1024,
+            arrivals_per_peer: 1024,
+            more_arrivals: "",
+            listens: String::new(),
+            wakes: false,
+            connect_all: false,
         }
-        u32::try_from(place).map(Peer).map_err(|_| bad("there are too many peers"))
-    }
-
-    /// The index of a peer, and what is needed of it.
-    pub(crate) fn get(&self, peer: Peer) -> Result<&(usize, T), Error> {
-        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", peer.0) };
-        self.0.get(peer.0 as usize).ok_or_else(unknown)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 
@@ -158,10 +102,6 @@ impl Failure {
 
     pub(crate) fn gone() -> Self {
         Self::new(GONE, "the peer's endpoint is closed")
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.code == GONE
     }
 }
 

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use unisono_schedule::{Step, algorithm::ALGORITHMS};
-use unisono_transport::sim;
 
 use super::{
     reproducible::{Real, wild},
     *,
 };
-use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut};
+use crate::{GradientBuckets, Reduction, Tensor, TensorViewMut, sim};
 
 fn floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| f32::from(((rank + 1) * (which + 3) + i) as u8 % 50)).collect()

@@ -1,9 +1,9 @@
 //! Groups of some of a group's ranks: their members, that they work concurrently, and that they leave nothing behind.
 
 use unisono_schedule::select::shown::COPIED_BYTES;
-use unisono_transport::sim::{self, Fabric};
 
 use super::*;
+use crate::sim::{self, Fabric};
 
 /// Sums the members' ranks in the world: the sum shows which ranks took part.
 fn sum(group: &ProcessGroup) -> u64 {

@@ -3,16 +3,13 @@
 
 use std::{fs, os::unix::fs::FileExt, sync::Barrier};
 
-use unisono_transport::{
-    mux::Mux,
-    shm,
-    sim::{Config as Simulated, Fabric},
-};
+use unisono_transport::{mux::Mux, shm};
 
 use super::{one_shot::in_one_shot, *};
 use crate::{
     buffer::tests::{memfd, memory_of},
     observed::{Observed, Withheld},
+    sim::{Config as Simulated, Fabric},
 };
 
 const PAGE: usize = 4096;

@@ -9,10 +9,9 @@ use proptest::{
     prelude::*,
     test_runner::{Config as Cases, TestRunner},
 };
-use unisono_transport::sim;
 
 use super::{work::block_on, *};
-use crate::{Message, Source, Work};
+use crate::{Message, Source, Work, sim};
 
 /// Eager messages have at most 128 bytes with `small`.
 const SIZES: [usize; 7] = [0, 1, 15, 16, 17, 100, 5000];

@@ -1,9 +1,9 @@
 //! The shutdown: no message is lost when an endpoint closes, and no rank puts to one that has closed.
 
 use unisono_schedule::{Job, Step, algorithm};
-use unisono_transport::sim::{self, Fabric};
 
 use super::*;
+use crate::sim::{self, Fabric};
 
 /// Fabrics on which any put may overtake any other, and on which the puts of an endpoint are lost when it closes.
 fn fabric(seed: u64) -> Fabric {

@@ -38,7 +38,7 @@ use address::AddressParts;
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
-    RemoteRegion, Transport, Wake, check, shm,
+    RemoteRegion, Transport, Wake, shm,
 };
 
 /// A fabric of sockets from which nothing arrived in this many polls is idle: this many polls may pass while an answer is under way.
@@ -241,7 +241,7 @@ unsafe impl Transport for Mux {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        check::put(put, &self.limits, self.routes.len())?;
+        put.check(&self.limits, self.routes.len())?;
         let (way, to) = self.routes[put.to.0 as usize];
         // The combined limits decide which puts report their end: a part alone copies more, and would not report it. A part also does not
         // report what the combined limits promise not to report.

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Ready, Region, Source,
-    Transport, Wake, check,
+    Transport, Wake,
     eventfd::EventFd,
     region::{bytes, gather},
 };
@@ -160,7 +160,7 @@ unsafe impl Transport for Ofi {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let (len, target) = check::put(put, &self.limits, self.peers.len())?;
+        let (len, target) = put.check(&self.limits, self.peers.len())?;
         let to = self.peers[put.to.0 as usize];
         let key = put.target.region.key;
         if !put.notifies(&self.limits) {

@@ -24,7 +24,7 @@ use super::{
     version::library_version,
     workarounds::FirstPuts,
 };
-use crate::{Activity, Error, Limits, eventfd::EventFd, local};
+use crate::{Activity, Error, Limits, eventfd::EventFd};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
@@ -86,8 +86,7 @@ impl Ofi {
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let domain = Domain::open(info, activity)?;
         let av = Av::open(&domain, info)?;
-        let queue =
-            |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
+        let queue = |size: usize| Cq::open(&domain, size.saturating_add(depth), facts.stuck_descriptor);
         let (cq, arrivals) = match queue(options.arrivals) {
             // The device may not have a queue of this length; the usual length is enough for all but large groups.
             Err(error) if options.arrivals > select::ARRIVALS => {
@@ -105,6 +104,7 @@ impl Ofi {
         // The bytes that the library copies: none if it takes one source only, because there is no call for that.
         let copied = if facts.one_source { 0 } else { info.tx().inject_size };
         let limits = Limits {
+            provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
@@ -120,7 +120,7 @@ impl Ofi {
             listens: listens.map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
             connect_all: facts.crashes_on_lost_peer,
-            ..local::limits(&provider)
+            ..Limits::default()
         };
         // This is done here: if it failed later, objects that live as long as the endpoint would stay for ever.
         let waker = Arc::new(EventFd::new()?);

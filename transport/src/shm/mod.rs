@@ -98,10 +98,7 @@ use socket::{Accepted, Listener, PeerState};
 
 use crate::{
     Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
-    Transport, Wake, check,
-    eventfd::EventFd,
-    fork::Process,
-    local::{self, Failure},
+    Transport, Wake, eventfd::EventFd, fork::Process, local::Failure,
 };
 
 /// The most records that one poll reads of one peer.
@@ -175,6 +172,7 @@ impl Endpoint {
             place,
             address: place.address(),
             limits: Limits {
+                provider: PROVIDER.to_owned(),
                 max_inject: INLINE,
                 max_copied: INLINE,
                 arrivals: ARRIVALS,
@@ -183,7 +181,7 @@ impl Endpoint {
                 maps: true,
                 wakes: true,
                 version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
-                ..local::limits(PROVIDER)
+                ..Limits::default()
             },
             table: MemoryTable::new(Arc::clone(&sleeper.board)),
             peers: Vec::new(),
@@ -425,7 +423,7 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let (len, offset) = check::put(put, &self.limits, self.peers.len())?;
+        let (len, offset) = put.check(&self.limits, self.peers.len())?;
         self.checked()?;
         self.ensure_connected(put.to)?;
         let Some(outgoing) = self.peers[put.to.0 as usize].state.open() else { return Ok(Posted::Full) };

@@ -22,8 +22,9 @@ use unisono_transport::{
     mux::Mux,
     ofi::{Ofi, Options},
     shm,
-    sim::{Config, Fabric},
 };
+
+use crate::sim::{Config, Fabric};
 
 /// How a case ends.
 pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;

@@ -12,6 +12,8 @@ mod lifetime;
 mod mapping;
 mod processes;
 mod refusal;
+#[path = "../sim/mod.rs"]
+mod sim;
 mod waiting;
 
 use std::{

@@ -4,11 +4,15 @@ use std::time::{Duration, Instant};
 
 use unisono_transport::{
     Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
-    inproc::Hub, sim,
+    inproc::Hub,
 };
 
-use crate::kit::{
-    self, Endpoint, FIRST, Opener, Outcome, Tally, bytes_of, ensure, filled, pattern, put_all, remote, until,
+use crate::{
+    kit::{
+        self, Endpoint, FIRST, Opener, Outcome, Tally, bytes_of, ensure, filled, pattern, put_all, remote,
+        until,
+    },
+    sim,
 };
 
 /// The endpoints still work: one put lands.

@@ -4,22 +4,26 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    ptr,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use super::Config;
-use crate::{
-    Event, Peer, Region,
-    local::{Failure, Names, Span},
-};
+use unisono_transport::{Address, Error, Event, Peer, Region, RemoteRegion};
 
+use super::{Config, PROVIDER};
+
+/// `EINVAL`, for puts that the peer's memory refuses.
+const INVALID: i64 = 22;
+/// `ENOTCONN`, for puts to an endpoint that was dropped.
+const GONE: i64 = 107;
 /// `FI_EOVERRUN`, for a completion queue that was sent more than it holds.
 const OVERRUN: i64 = 268;
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) names: Names,
+    /// Distinguishes the fabric's endpoints from those of others.
+    pub(super) number: u64,
     pub(super) config: Config,
     pub(super) state: Mutex<State>,
     /// Signals that something was begun or has landed.
@@ -33,7 +37,7 @@ pub(super) struct State {
     pub(super) epoch: u64,
     pub(super) sequence: u64,
     pub(super) endpoints: Vec<Port>,
-    pub(super) spans: HashMap<u64, (usize, Span)>,
+    pub(super) spans: HashMap<u64, Span>,
     pub(super) next_key: u64,
     pub(super) due: BinaryHeap<Reverse<(u64, u64)>>,
     pub(super) pending: BTreeMap<u64, Pending>,
@@ -53,6 +57,31 @@ pub(super) struct Port {
     pub(super) waiting: HashMap<usize, usize>,
     pub(super) arrivals: usize,
     pub(super) woken: bool,
+}
+
+/// Memory that the endpoint `owner` has registered.
+#[derive(Debug)]
+pub(super) struct Span {
+    pub(super) owner: usize,
+    pub(super) base: *mut u8,
+    pub(super) remote: RemoteRegion,
+}
+
+// SAFETY: a pointer that is followed only by `State::write`, which says why it may.
+unsafe impl Send for Span {}
+
+/// Why an endpoint is broken.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    peer: Option<Peer>,
+    code: i64,
+    reason: String,
+}
+
+impl From<Failure> for Error {
+    fn from(Failure { peer, code, reason }: Failure) -> Self {
+        Self::Completion { peer, code, reason, provider_code: 0, detail: String::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -75,10 +104,20 @@ pub(super) struct Delivery {
     pub(super) token: Option<u64>,
 }
 
-/// What a delivery writes, read when it is delivered: parts of regions, each with its offset and length.
-pub(super) type Sources = Vec<(Region, usize, usize)>;
+/// What a delivery writes, read when it is delivered.
+#[derive(Debug)]
+pub(super) enum Sources {
+    Copied(Vec<u8>),
+    /// Parts of regions, each with its offset and length.
+    Kept(Vec<(Region, usize, usize)>),
+}
 
 impl Shared {
+    /// The address of the endpoint of this index.
+    pub(super) fn address(&self, index: usize) -> Address {
+        Address([&self.number.to_le_bytes(), PROVIDER.as_bytes(), &index.to_le_bytes()].concat())
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,11 +169,11 @@ impl State {
     /// Lands a delivery, or breaks the endpoint that is at fault.
     fn land(&mut self, delivery: Delivery, config: &Config) -> Sources {
         let Delivery { from, to, peer, sources, len, key, address, immediate, token } = delivery;
-        if let Err(failure) = self.write(to, key, address, len, &sources) {
-            self.lost += usize::from(failure.is_gone());
+        if let Err((code, reason)) = self.write(to, key, address, len, &sources) {
+            self.lost += usize::from(code == GONE);
             let port = &mut self.endpoints[from];
             port.under_way -= 1;
-            port.broken.get_or_insert_with(|| failure.to(peer));
+            port.broken.get_or_insert_with(|| Failure { peer: Some(peer), code, reason: reason.into() });
             return sources;
         }
         let port = &mut self.endpoints[to];
@@ -147,7 +186,7 @@ impl State {
         for (waiting, limit, which) in limits {
             if waiting > limit {
                 let reason = format!("{waiting} puts of {which} have landed unread, {limit} are allowed");
-                port.broken.get_or_insert_with(|| Failure::new(OVERRUN, reason));
+                port.broken.get_or_insert(Failure { peer: None, code: OVERRUN, reason });
             }
         }
         match token {
@@ -161,21 +200,38 @@ impl State {
         sources
     }
 
-    fn write(&self, to: usize, key: u64, address: u64, len: usize, sources: &Sources) -> Result<(), Failure> {
+    /// Writes what a delivery brings, or says with which code and for which reason it cannot land.
+    fn write(
+        &self,
+        to: usize,
+        key: u64,
+        address: u64,
+        len: usize,
+        sources: &Sources,
+    ) -> Result<(), (i64, &'static str)> {
         if self.endpoints[to].closed {
-            return Err(Failure::gone());
+            return Err((GONE, "the peer's endpoint is closed"));
         }
-        let span = self.spans.get(&key).filter(|(owner, _)| *owner == to);
-        let (_, span) = span.ok_or_else(Failure::unregistered)?;
-        // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that is held here. Nothing
-        // reads the target before the arrival; the sources are at rest until `Sent`, and kept alive by `sources`.
+        let span = self.spans.get(&key).filter(|span| span.owner == to);
+        let span = span.ok_or((INVALID, "the peer has no memory registered under this key"))?;
+        let inside = |start: &u64| start.checked_add(len as u64).is_some_and(|end| end <= span.remote.len);
+        let start = address.checked_sub(span.remote.base).filter(inside);
+        let start = start.and_then(|start| usize::try_from(start).ok());
+        let start = start.ok_or((INVALID, "the put would leave the peer's registered memory"))?;
+        // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that is held here, and the bytes
+        // lie in it. Nothing reads the target before the arrival; the sources are at rest until `Sent`, and kept alive by `sources`.
         unsafe {
-            let start = |region: &Region, offset| region.base().add(offset).cast_const();
-            span.write(
-                address,
-                sources.iter().map(|(region, offset, len)| (start(region, *offset), *len)),
-                len,
-            )
+            let mut target = span.base.add(start);
+            match sources {
+                Sources::Copied(bytes) => ptr::copy(bytes.as_ptr(), target, bytes.len()),
+                Sources::Kept(parts) => {
+                    for (region, offset, len) in parts {
+                        ptr::copy(region.base().add(*offset), target, *len);
+                        target = target.add(*len);
+                    }
+                }
+            }
         }
+        Ok(())
     }
 }

@@ -8,15 +8,14 @@ use std::{
     time::Duration,
 };
 
+use unisono_transport::{
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Ready, Region, Registration, RemoteRegion,
+    Source, Transport, Wake,
+};
+
 use super::{
     PROVIDER,
-    time::{Delivery, Pending, Shared, draw, nanoseconds},
-};
-use crate::{
-    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Ready, Region, Registration, RemoteRegion,
-    Transport, Wake, check,
-    local::{self, Peers, Span},
-    region,
+    time::{Delivery, Pending, Shared, Sources, Span, draw, nanoseconds},
 };
 
 /// The longest sleep of `park`, in real time, when nothing is under way.
@@ -24,11 +23,12 @@ const NAP: Duration = Duration::from_micros(100);
 
 /// One endpoint of the fabric.
 #[derive(Debug)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     fabric: Arc<Shared>,
     index: usize,
     address: Address,
-    peers: Peers<()>,
+    /// The index of each peer.
+    peers: Vec<usize>,
     /// The epoch in which a poll last found nothing.
     seen: Option<u64>,
     limits: Limits,
@@ -53,10 +53,11 @@ impl Endpoint {
         let config = &fabric.config;
         Self {
             index,
-            address: fabric.names.address(index),
-            peers: Peers::default(),
+            address: fabric.address(index),
+            peers: Vec::new(),
             seen: None,
             limits: Limits {
+                provider: PROVIDER.into(),
                 max_put: config.max_put,
                 max_inject: config.max_inject,
                 max_copied: config.max_copied.max(config.max_inject),
@@ -65,7 +66,7 @@ impl Endpoint {
                 cheap_registration: config.cheap_registration,
                 arrivals: config.arrivals,
                 arrivals_per_peer: config.arrivals_per_peer.min(config.arrivals),
-                ..local::limits(PROVIDER)
+                ..Limits::default()
             },
             fabric: Arc::clone(fabric),
         }
@@ -83,8 +84,19 @@ unsafe impl Transport for Endpoint {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        let bad = |reason: &str| Error::BadAddress {
+            address: address.clone(),
+            provider: PROVIDER.into(),
+            reason: reason.into(),
+        };
         let count = self.fabric.lock().endpoints.len();
-        self.peers.connect(&self.fabric.names, address, |index| (index < count).then_some(()))
+        let index = (0..count).find(|index| self.fabric.address(*index) == *address);
+        let index = index.ok_or_else(|| bad("no endpoint of this fabric has it"))?;
+        let place = self.peers.iter().position(|known| *known == index).unwrap_or(self.peers.len());
+        if place == self.peers.len() {
+            self.peers.push(index);
+        }
+        u32::try_from(place).map(Peer).map_err(|_| bad("there are too many peers"))
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
@@ -94,7 +106,7 @@ unsafe impl Transport for Endpoint {
         let start = memory.base().addr() as u64;
         let base = if self.fabric.config.virtual_addresses { start } else { 0 };
         let remote = RemoteRegion { base, key, len: memory.len() as u64, mappable: false };
-        state.spans.insert(key, (self.index, Span { base: memory.base(), remote }));
+        state.spans.insert(key, Span { owner: self.index, base: memory.base(), remote });
         drop(state);
         let guard = Box::new(Guard { fabric: Arc::clone(&self.fabric), key });
         Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
@@ -105,19 +117,19 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let (len, address) = check::put(put, &self.limits, self.peers.len())?;
-        let (to, ()) = *self.peers.get(put.to)?;
+        let (len, address) = put.check(&self.limits, self.peers.len())?;
+        let to = self.peers[put.to.0 as usize];
         let config = &self.fabric.config;
         let sources = if len <= self.limits.max_copied {
-            let mut copy = vec![0; len];
-            let base = copy.as_mut_ptr();
-            // SAFETY: a put's sources are at rest, and `len` bytes together.
-            unsafe { region::gather(put.sources.iter().map(region::bytes), base) };
-            // SAFETY: the copy's bytes, which stay where they are.
-            vec![(Region::unregistered(unsafe { Memory::owned(base, len, copy) }), 0, len)]
+            let bytes = |source: &Source<'_>| {
+                let mut bytes = vec![0; source.len()];
+                // SAFETY: a put's sources are at rest.
+                unsafe { source.region().read(source.offset(), &mut bytes) }.map(|()| bytes)
+            };
+            Sources::Copied(put.sources.iter().map(bytes).collect::<Result<Vec<_>, _>>()?.concat())
         } else {
-            let all = put.sources.iter();
-            all.map(|source| (source.region().clone(), source.offset(), source.len())).collect()
+            let part = |source: &Source<'_>| (source.region().clone(), source.offset(), source.len());
+            Sources::Kept(put.sources.iter().map(part).collect())
         };
 
         let mut guard = self.fabric.lock();
