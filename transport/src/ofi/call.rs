@@ -28,18 +28,9 @@ pub(super) const NO_DATA: i64 = sys::FI_ENODATA;
 
 /// Zero is success; anything else becomes an error of `call`.
 pub(super) fn judge(call: &'static str, result: c_int) -> Result<(), Error> {
-    judge_for(call, result, String::new)
-}
-
-/// As [`judge`], saying what the call was for.
-pub(super) fn judge_for(
-    call: &'static str,
-    result: c_int,
-    context: impl FnOnce() -> String,
-) -> Result<(), Error> {
     match i64::from(result) {
         0 => Ok(()),
-        code if code < 0 => Err(failure(call, code, context())),
+        code if code < 0 => Err(failure(call, code, String::new())),
         value => Err(Error::Unexpected { call, value: value.to_string() }),
     }
 }

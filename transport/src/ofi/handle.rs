@@ -34,44 +34,14 @@ pub(super) unsafe fn close(what: &'static str, object: *mut sys::fid) {
     }
 }
 
-#[derive(Debug)]
-struct Fabric {
-    object: NonNull<sys::fid_fabric>,
-    activity: Arc<Activity>,
-}
-
-// SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `Domain::enter` or by the
-// exclusive ownership of the opener.
-unsafe impl Send for Fabric {}
-// SAFETY: as above.
-unsafe impl Sync for Fabric {}
-
-impl Fabric {
-    fn open(info: &Info, activity: &Arc<Activity>) -> Result<Self, Error> {
-        let mut object: *mut sys::fid_fabric = ptr::null_mut();
-        let result = activity.during(LibraryCall::Domain, || {
-            // SAFETY: the attributes belong to `info`, which lives through the call.
-            unsafe { sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut()) }
-        });
-        judge("fi_fabric", result)?;
-        Ok(Self { object: made("fi_fabric", object)?, activity: Arc::clone(activity) })
-    }
-}
-
-impl Drop for Fabric {
-    fn drop(&mut self) {
-        self.activity.during(LibraryCall::Close, || {
-            // SAFETY: open, and dropped once; its domain is closed before.
-            unsafe { close("fabric", &raw mut (*self.object.as_ptr()).fid) };
-        });
-    }
-}
-
+/// A domain and its fabric.
 #[derive(Debug)]
 pub(super) struct Domain {
-    object: NonNull<sys::fid_domain>,
+    fabric: NonNull<sys::fid_fabric>,
+    /// Null until it is open.
+    object: *mut sys::fid_domain,
     serial: Mutex<()>,
-    fabric: Fabric,
+    activity: Arc<Activity>,
     /// The process that opened it: its children by `fork` may close nothing.
     process: Process,
 }
@@ -88,33 +58,38 @@ impl Drop for Entered<'_> {
     }
 }
 
-// SAFETY: see `Fabric`.
+// SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `enter` or by the exclusive ownership of the opener.
 unsafe impl Send for Domain {}
-// SAFETY: see `Fabric`; calls through a shared domain are serialised by `enter`.
+// SAFETY: as above.
 unsafe impl Sync for Domain {}
 
 impl Domain {
     /// `activity` tells a watchdog which call of the library is made, for the domain or its fabric.
     pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
-        let fabric = Fabric::open(info, activity)?;
-        let mut object: *mut sys::fid_domain = ptr::null_mut();
-        let result = fabric.activity.during(LibraryCall::Domain, || {
-            // SAFETY: `fabric` is open; `info` lives through the call.
-            unsafe {
-                sys::fi_domain(fabric.object.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
-            }
+        let (mut fabric, mut object) = (ptr::null_mut(), ptr::null_mut());
+        let result = activity.during(LibraryCall::Domain, || {
+            // SAFETY: the attributes belong to `info`, which lives through the call.
+            unsafe { sys::fi_fabric(info.raw().fabric_attr, &raw mut fabric, ptr::null_mut()) }
+        });
+        judge("fi_fabric", result)?;
+        let fabric = made("fi_fabric", fabric)?;
+        let (serial, activity) = (Mutex::default(), Arc::clone(activity));
+        let mut domain = Self { fabric, object, serial, activity, process: Process::this() };
+        let result = domain.during(LibraryCall::Domain, || {
+            // SAFETY: the fabric is open; `info` lives through the call.
+            unsafe { sys::fi_domain(fabric.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut()) }
         });
         judge("fi_domain", result)?;
-        let object = made("fi_domain", object)?;
-        Ok(Arc::new(Self { object, serial: Mutex::default(), fabric, process: Process::this() }))
+        domain.object = made("fi_domain", object)?.as_ptr();
+        Ok(Arc::new(domain))
     }
 
     /// Begins a call into this domain or one of its objects: waits for the calls of other threads, and tells a watchdog. Not
     /// reentrant: no handle and no region may be dropped while the result lives.
     pub(super) fn enter(&self, call: LibraryCall) -> Entered<'_> {
         let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-        self.fabric.activity.enter(call);
-        Entered { activity: &self.fabric.activity, _serial: serial }
+        self.activity.enter(call);
+        Entered { activity: &self.activity, _serial: serial }
     }
 
     /// Makes a call into this domain or one of its objects, as between [`Self::enter`] and the end of what that returns.
@@ -131,19 +106,24 @@ impl Domain {
 
     /// The call of the library that is being made.
     pub(super) fn activity(&self) -> Arc<Activity> {
-        Arc::clone(&self.fabric.activity)
+        Arc::clone(&self.activity)
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::fid_domain {
-        self.object.as_ptr()
+        self.object
     }
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
         let _serial = self.enter(LibraryCall::Close);
-        // SAFETY: open, and dropped once; its children own it, so none is left.
-        unsafe { close("domain", &raw mut (*self.object.as_ptr()).fid) };
+        // All objects of libfabric begin with their `fid`.
+        if !self.object.is_null() {
+            // SAFETY: open, and dropped once; its children own it, so none is left.
+            unsafe { close("domain", self.object.cast()) };
+        }
+        // SAFETY: open, and dropped once; its domain is closed.
+        unsafe { close("fabric", self.fabric.as_ptr().cast()) };
     }
 }
 
@@ -156,7 +136,7 @@ struct Object<T> {
     domain: Arc<Domain>,
 }
 
-// SAFETY: see `Fabric`.
+// SAFETY: see `Domain`.
 unsafe impl<T> Send for Object<T> {}
 // SAFETY: see `Domain`.
 unsafe impl<T> Sync for Object<T> {}
@@ -304,7 +284,7 @@ impl Cq {
         let mut fids: [*mut sys::fid; 1] = [self.object.fid()];
         let result = domain.during(LibraryCall::TryWait, || {
             // SAFETY: fabric and queue are open; one object is passed.
-            unsafe { sys::fi_trywait(domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) }
+            unsafe { sys::fi_trywait(domain.fabric.as_ptr(), fids.as_mut_ptr(), 1) }
         });
         if i64::from(result) == -call::AGAIN {
             return Ok(false);

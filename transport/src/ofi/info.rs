@@ -50,10 +50,12 @@ impl Info {
         call::made("fi_dupinfo", unsafe { sys::fi_dupinfo(ptr::from_ref(entry)) }).map(Self)
     }
 
-    fn entries(&self) -> impl Iterator<Item = &sys::fi_info> {
+    /// Copies of the list's entries, each alone.
+    fn entries(&self) -> impl Iterator<Item = Result<Self, Error>> {
         // SAFETY: a list that libfabric made and `self` owns; attributes are checked by `whole`.
         std::iter::successors(Some(self.raw()), |entry| unsafe { entry.next.as_ref() })
             .filter(|entry| whole(entry))
+            .map(Self::copy)
     }
 
     pub(super) fn raw(&self) -> &sys::fi_info {
@@ -82,7 +84,8 @@ impl Info {
 
     /// The provider's full name.
     pub(super) fn provider(&self) -> String {
-        provider_of(self.raw())
+        // SAFETY: `whole` has seen that it is there; the name is a string or null.
+        unsafe { call::text((*self.raw().fabric_attr).prov_name) }
     }
 
     /// The provider's own version.
@@ -130,7 +133,20 @@ impl Info {
 
     /// The address it would send from, if it is an IP address.
     pub(super) fn ip(&self) -> Option<IpAddr> {
-        ip_of(self.raw())
+        let entry = self.raw();
+        if entry.src_addr.is_null() {
+            return None;
+        }
+        // SAFETY: libfabric says how many bytes of address there are.
+        let bytes = unsafe { std::slice::from_raw_parts(entry.src_addr.cast::<u8>(), entry.src_addrlen) };
+        socket_in(entry.addr_format, bytes).map(|at| at.ip())
+    }
+
+    /// True if both sides must know each other's address before either writes, as on efa's second fabric, `efa-direct`
+    /// (`fi_efa(7)`, "Limitations"). Ranks learn an address when they first send there.
+    fn meets_first(&self) -> bool {
+        // SAFETY: `whole` has seen that it is there; the name is a string or null.
+        unsafe { call::text((*self.raw().fabric_attr).name) == "efa-direct" }
     }
 }
 
@@ -148,20 +164,6 @@ fn whole(entry: &sys::fi_info) -> bool {
         || entry.ep_attr.is_null()
         || entry.tx_attr.is_null()
         || entry.rx_attr.is_null())
-}
-
-fn provider_of(entry: &sys::fi_info) -> String {
-    // SAFETY: `whole` entries have it; the name is a string or null.
-    unsafe { call::text((*entry.fabric_attr).prov_name) }
-}
-
-fn ip_of(entry: &sys::fi_info) -> Option<IpAddr> {
-    if entry.src_addr.is_null() {
-        return None;
-    }
-    // SAFETY: libfabric says how many bytes of address there are.
-    let bytes = unsafe { std::slice::from_raw_parts(entry.src_addr.cast::<u8>(), entry.src_addrlen) };
-    socket_in(entry.addr_format, bytes).map(|at| at.ip())
 }
 
 /// The IP address and the port in a `sockaddr`, if it has them: family (2 bytes), port (2), then the address, which in an IPv6 address
@@ -317,21 +319,11 @@ impl Ask {
 
 /// All offers of one provider that fit; empty if none does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
-    match Ask::all(Some(name), from).query()? {
-        // A name may also return providers that are layered over it: take exactly this one.
-        Some(list) => {
-            let its_own = |entry: &&sys::fi_info| provider_of(entry) == name && !meets_first(entry);
-            list.entries().filter(its_own).map(Info::copy).collect()
-        }
-        None => Ok(Vec::new()),
-    }
-}
-
-/// True if both sides must know each other's address before either writes, as on efa's second fabric, `efa-direct`
-/// (`fi_efa(7)`, "Limitations"). Ranks learn an address when they first send there.
-fn meets_first(entry: &sys::fi_info) -> bool {
-    // SAFETY: `whole` entries have it; the name is a string or null.
-    unsafe { call::text((*entry.fabric_attr).name) == "efa-direct" }
+    let list = Ask::all(Some(name), from).query()?;
+    let mut infos: Vec<_> = list.iter().flat_map(Info::entries).collect::<Result<_, _>>()?;
+    // A name may also return providers that are layered over it: take exactly this one.
+    infos.retain(|info| info.provider() == name && !info.meets_first());
+    Ok(infos)
 }
 
 /// Why nothing of a provider fits, and what would help.
@@ -342,7 +334,7 @@ pub(super) fn refusal(name: &str, from: Option<IpAddr>) -> Result<String, Error>
 /// The names of all providers that the library finds here, whether they fit or not; some stand there more than once.
 pub(super) fn present() -> Result<Vec<String>, Error> {
     let found = Ask { provider: None, from: None, wanted: Vec::new() }.query()?;
-    Ok(found.map_or_else(Vec::new, |list| list.entries().map(provider_of).collect()))
+    found.iter().flat_map(Info::entries).map(|info| Ok(info?.provider())).collect()
 }
 
 #[cfg(test)]

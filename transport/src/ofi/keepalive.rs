@@ -8,10 +8,10 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
+    fs, io, mem,
     net::SocketAddr,
     os::fd::{BorrowedFd, RawFd},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -32,55 +32,41 @@ const WITHOUT_PROC: RawFd = 4096;
 /// Keeps the connections of one endpoint alive until it is dropped.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
-    shared: Arc<Shared>,
+    /// Tells the thread the addresses at which other ranks listen; it ends when this is gone.
+    peers: Option<Sender<SocketAddr>>,
     /// `None` if it could not be started.
     thread: Option<JoinHandle<()>>,
     process: Process,
 }
 
-#[derive(Debug)]
-struct Shared {
-    own: SocketAddr,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// The addresses at which other ranks listen.
-    peers: HashSet<SocketAddr>,
-    ended: bool,
-}
-
 impl KeepAlive {
     /// Starts the thread of an endpoint that listens at this address. If no thread can be started, connections are not kept alive.
     pub(super) fn begin(own: SocketAddr) -> Self {
-        let shared = Arc::new(Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() });
-        let theirs = Arc::clone(&shared);
-        let spawned = thread::Builder::new().name("unisono-alive".into()).spawn(move || theirs.run());
+        let (peers, added) = channel();
+        let run = move || keep_all(plain(own), &added);
+        let spawned = thread::Builder::new().name("unisono-alive".into()).spawn(run);
         let thread = spawned.inspect_err(|error| {
             crate::log::warn!(%error, "no thread keeps idle TCP connections alive: a firewall may forget them");
         });
-        Self { shared, thread: thread.ok(), process: Process::this() }
+        Self { peers: Some(peers), thread: thread.ok(), process: Process::this() }
     }
 
     /// Adds a rank that listens at this address, and to which there will be a connection.
     pub(super) fn add(&self, peer: SocketAddr) {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.peers.insert(plain(peer)) {
-            self.shared.changed.notify_one();
-        }
+        // There is no receiver if the thread could not be started.
+        let _ = self.peers.as_ref().map(|peers| peers.send(plain(peer)));
     }
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        // A forked child has no such thread, which may have held the lock.
+        let peers = self.peers.take();
+        // A forked child has no such thread, which may have held a lock of the channel.
         if !self.process.is_this() {
+            mem::forget(peers);
             return;
         }
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-        self.shared.changed.notify_one();
+        drop(peers);
         // Each check takes a few system calls for each descriptor.
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -90,49 +76,45 @@ impl Drop for KeepAlive {
     }
 }
 
-impl Shared {
-    fn run(&self) {
-        let (mut pause, mut peers, mut kept) = (LOOKS[0], 0, HashSet::new());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let waited = self.changed.wait_timeout(state, pause);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if state.ended {
-                return;
+/// Keeps the connections of the endpoint that listens at `own` alive, until there is no sender of peers.
+fn keep_all(own: SocketAddr, added: &Receiver<SocketAddr>) {
+    let (mut pause, mut peers, mut kept) = (LOOKS[0], HashSet::new(), HashSet::new());
+    loop {
+        match added.recv_timeout(pause) {
+            // Connections to it are made soon.
+            Ok(peer) => {
+                if peers.insert(peer) {
+                    pause = LOOKS[0];
+                }
             }
-            if state.peers.len() != peers {
-                // Connections to them are made soon.
-                (pause, peers) = (LOOKS[0], state.peers.len());
-                continue;
+            Err(RecvTimeoutError::Timeout) => {
+                let found = look(own, &peers);
+                pause = if found == kept { (2 * pause).min(LOOKS[1]) } else { LOOKS[0] };
+                kept = found;
             }
-            let known = state.peers.clone();
-            drop(state);
-            let found = self.look(&known);
-            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            pause = if found == kept { (2 * pause).min(LOOKS[1]) } else { LOOKS[0] };
-            kept = found;
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
 
-    /// Makes the system keep all connections of the endpoint alive, and returns their descriptors with their peers.
-    fn look(&self, peers: &HashSet<SocketAddr>) -> HashSet<(RawFd, SocketAddr)> {
-        descriptors().filter_map(|fd| Some((fd, self.keep(fd, peers)?))).collect()
-    }
+/// Makes the system keep all connections of the endpoint alive, and returns their descriptors with their peers.
+fn look(own: SocketAddr, peers: &HashSet<SocketAddr>) -> HashSet<(RawFd, SocketAddr)> {
+    descriptors().filter_map(|fd| Some((fd, keep(fd, own, peers)?))).collect()
+}
 
-    /// Makes the system keep a connection alive if it is the endpoint's, and returns its peer's address.
-    fn keep(&self, fd: RawFd, peers: &HashSet<SocketAddr>) -> Option<SocketAddr> {
-        // SAFETY: only options of a socket are read and set here. If libfabric closes this one meanwhile, the calls fail, or the number
-        // is another socket's by now, which is only kept alive, too.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let socket = SockRef::from(&socket);
-        let address = |name: io::Result<SockAddr>| name.ok()?.as_socket().map(plain);
-        let (here, there) = (address(socket.local_addr())?, address(socket.peer_addr())?);
-        if here != self.own && !peers.contains(&there) {
-            return None;
-        }
-        let probes = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE).with_retries(PROBES);
-        socket.set_tcp_keepalive(&probes).ok().map(|()| there)
+/// Makes the system keep a connection alive if it is the endpoint's, and returns its peer's address.
+fn keep(fd: RawFd, own: SocketAddr, peers: &HashSet<SocketAddr>) -> Option<SocketAddr> {
+    // SAFETY: only options of a socket are read and set here. If libfabric closes this one meanwhile, the calls fail, or the number
+    // is another socket's by now, which is only kept alive, too.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let socket = SockRef::from(&socket);
+    let address = |name: io::Result<SockAddr>| name.ok()?.as_socket().map(plain);
+    let (here, there) = (address(socket.local_addr())?, address(socket.peer_addr())?);
+    if here != own && !peers.contains(&there) {
+        return None;
     }
+    let probes = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes).ok().map(|()| there)
 }
 
 /// An IPv4 address that is written as one of IPv6 is the same address. The scope says where a link is, and not which process
@@ -164,10 +146,6 @@ mod tests {
         sockopt::socket_keepalive(socket).unwrap() && sockopt::tcp_keepidle(socket).unwrap() == IDLE
     }
 
-    fn shared(own: SocketAddr) -> Shared {
-        Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() }
-    }
-
     #[test]
     fn connections_of_the_endpoint_are_kept_alive_and_no_others() {
         for ip in [
@@ -188,7 +166,7 @@ mod tests {
             let (to_peer, to_other) =
                 (TcpStream::connect(peer_at).unwrap(), TcpStream::connect(other_at).unwrap());
             let peers = HashSet::from([plain(peer_at)]);
-            let found = shared(own_at).look(&peers);
+            let found = look(plain(own_at), &peers);
             assert!(is_kept(&accepted) && is_kept(&to_peer), "{ip}");
             assert!(!is_kept(&from_peer) && !is_kept(&to_other), "{ip}");
             let mut fds = [accepted.as_raw_fd(), to_peer.as_raw_fd()];
