@@ -208,9 +208,13 @@ pub(super) enum ToWatch {
 pub(super) struct Frame(Arc<(Vec<u8>, Digest)>);
 
 impl Frame {
-    /// The frame of a message.
-    pub(super) fn new(message: &impl Serialize) -> io::Result<Self> {
-        encode(Vec::new(), message).map(Self::of)
+    /// The frame of a message. A message that cannot be encoded, because it has more than 4 GiB, is logged, and its frame is empty: the
+    /// reader finds that it is no message.
+    pub(super) fn new(message: &impl Serialize) -> Self {
+        Self::of(encode(Vec::new(), message).unwrap_or_else(|error| {
+            unisono_transport::log::error!("the store cannot encode a message: {error}");
+            vec![0; 4]
+        }))
     }
 
     /// Makes a frame of encoded bytes, perhaps after a preamble.

@@ -226,7 +226,7 @@ impl Server {
         let Some(hello) = connection.hello.take() else { return Ok(false) };
         let peer = connection.peer;
         if !genuine {
-            connection.send_plain(Frame::new(&Verdict::Unproved { ending })?);
+            connection.send_plain(Frame::new(&Verdict::Unproved { ending }));
             connection.ending = true;
             let here = connection.stream.local_addr()?;
             if ending {
@@ -243,7 +243,7 @@ impl Server {
             }
             return Ok(true);
         }
-        connection.send_plain(Frame::new(&Verdict::Genuine)?);
+        connection.send_plain(Frame::new(&Verdict::Genuine));
         // A rank that has not learned why this group failed belongs to this group, not to a later one.
         ending &= !self.members.owes_news_to(hello.rank);
         let mut outbox = Vec::new();
@@ -274,7 +274,7 @@ impl Server {
                 Admission::Refused { refusal, ending }
             }
         };
-        connection.send(Frame::new(&answer)?);
+        connection.send(Frame::new(&answer));
         self.outbox.append(&mut outbox);
         if let Some(refusal) = refused {
             self.warnings.tell(now, peer, || format!("refuses {}: {refusal}", process(&hello, peer)));

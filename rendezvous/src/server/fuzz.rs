@@ -51,7 +51,7 @@ pub(crate) fn frames(bytes: &[u8]) {
                 let late = now + Duration::from_secs(1 << 32);
                 members.expire(late, &mut outbox);
                 members.answer(late, &mut outbox);
-                drop(values.expire(late, &mut outbox));
+                values.expire(late, &mut outbox);
             }
             (_, Some(role)) if role.watch => {
                 if let Ok(tell) = protocol::decode(frame) {
@@ -60,13 +60,13 @@ pub(crate) fn frames(bytes: &[u8]) {
             }
             (_, Some(role)) if members.is_here(role) && !values.waits(id) => {
                 if let Ok(request) = protocol::decode(frame) {
-                    drop(values.request(id, request, now, &mut outbox));
+                    values.request(id, request, now, &mut outbox);
                 }
             }
             _ => {}
         }
         if let Some(failure) = &members.failure {
-            drop(values.fail(failure, &mut outbox));
+            values.fail(failure, &mut outbox);
         }
         // Clients can decode the frames that the server sends.
         for (to, frame) in outbox.drain(..) {

@@ -160,9 +160,8 @@ impl RankStates {
                 let failure = self.failure.clone().map(ToWatch::Failure);
                 let leaving = self.leaving.then_some(ToWatch::SomeoneLeaving);
                 let query = self.query.as_ref().map(|query| ToWatch::WhereAreYou { query: query.number });
-                let frames =
-                    refused.chain(failure).chain(leaving).chain(query).filter_map(|message| frame(&message));
-                outbox.extend(frames.map(|frame| (id, frame)));
+                let messages = refused.chain(failure).chain(leaving).chain(query);
+                outbox.extend(messages.map(|message| (id, Frame::new(&message))));
                 Ok(Role { rank, session, watch: true })
             }
             // The server is about to report its death.
@@ -203,9 +202,7 @@ impl RankStates {
                 match &self.failure {
                     None => self.fail(failure.cleaned(), outbox),
                     // The server sent the failure to the rank before, but the rank may have reported before it read that.
-                    Some(first) => {
-                        outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)))
-                    }
+                    Some(first) => outbox.push((id, Frame::new(&ToWatch::Failure(first.clone())))),
                 }
             }
             ToServer::Position { query: number, position } => {
@@ -232,7 +229,7 @@ impl RankStates {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
                     *state = RankState::Left;
                 }
-                outbox.extend(frame(&ToWatch::LeaveSeen).map(|message| (id, message)));
+                outbox.push((id, Frame::new(&ToWatch::LeaveSeen)));
             }
         }
         self.answer(now, outbox);
@@ -334,9 +331,8 @@ impl RankStates {
 
     /// Sends a message to every watch.
     fn send_all(&self, message: &ToWatch, outbox: &mut Outbox) {
-        if let Some(message) = frame(message) {
-            outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
-        }
+        let message = Frame::new(message);
+        outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
     }
 
     /// Notes that the store refused a process, and reports it to all watches except that of `host`, whose process has logged it.
@@ -345,10 +341,9 @@ impl RankStates {
             self.refused_more += 1;
             return;
         }
-        if let Some(message) = frame(&ToWatch::Refused(process.clone())) {
-            let others = self.watches().filter(|&(rank, _)| Some(rank) != host);
-            outbox.extend(others.map(|(_, id)| (id, message.clone())));
-        }
+        let message = Frame::new(&ToWatch::Refused(process.clone()));
+        let others = self.watches().filter(|&(rank, _)| Some(rank) != host);
+        outbox.extend(others.map(|(_, id)| (id, message.clone())));
         self.refused.push(process);
     }
 
@@ -451,12 +446,10 @@ impl RankStates {
             }
         }
         // At a deadline all ranks ask, most with the same number, so one frame serves all of these.
-        let mut frames: BTreeMap<u64, Option<Frame>> = BTreeMap::new();
+        let mut frames: BTreeMap<u64, Frame> = BTreeMap::new();
         for (id, number) in query.askers {
-            let message = frames
-                .entry(number)
-                .or_insert_with(|| frame(&ToWatch::Positions { number, positions: query.positions.clone() }));
-            outbox.extend(message.clone().map(|message| (id, message)));
+            let answer = || Frame::new(&ToWatch::Positions { number, positions: query.positions.clone() });
+            outbox.push((id, frames.entry(number).or_insert_with(answer).clone()));
         }
         if let Some(failure) = judge(&query.positions).filter(|_| query.judged) {
             self.fail(failure, outbox);
@@ -488,13 +481,6 @@ impl RankStates {
             _ => None,
         })
     }
-}
-
-/// The frame of a message to a watch. Encoding fails only for a message longer than 4 GiB.
-fn frame(message: &ToWatch) -> Option<Frame> {
-    Frame::new(message)
-        .inspect_err(|error| unisono_transport::log::error!("cannot encode {message:?}: {error}"))
-        .ok()
 }
 
 #[cfg(test)]

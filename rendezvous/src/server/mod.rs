@@ -263,9 +263,7 @@ impl Server {
             }
             self.expire_strangers(now);
             self.warnings.expire(now);
-            if let Err(error) = self.values.expire(now, &mut self.outbox) {
-                unisono_transport::log::error!("the store cannot answer: {error}");
-            }
+            self.values.expire(now, &mut self.outbox);
             self.members.expire(now, &mut self.outbox);
             self.members.answer(now, &mut self.outbox);
             self.deliver();
@@ -447,9 +445,9 @@ impl Server {
                 self.members.tell(id, role, tell, now, &mut self.outbox);
             } else if !self.members.is_here(role) {
                 let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
-                self.outbox.push((id, Frame::new(&reply)?));
+                self.outbox.push((id, Frame::new(&reply)));
             } else {
-                self.values.request(id, protocol::decode(&frame)?, now, &mut self.outbox)?;
+                self.values.request(id, protocol::decode(&frame)?, now, &mut self.outbox);
             }
         }
     }
@@ -472,10 +470,8 @@ impl Server {
     fn deliver(&mut self) {
         let now = Instant::now();
         loop {
-            if let Some(failure) = &self.members.failure
-                && let Err(error) = self.values.fail(failure, &mut self.outbox)
-            {
-                unisono_transport::log::error!("the store cannot tell of the failure: {error}");
+            if let Some(failure) = &self.members.failure {
+                self.values.fail(failure, &mut self.outbox);
             }
             if self.outbox.is_empty() {
                 return;

@@ -3,7 +3,6 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
-    io,
     time::{Duration, Instant},
 };
 
@@ -48,10 +47,10 @@ struct Value {
 }
 
 impl Value {
-    fn new(bytes: &[u8]) -> io::Result<Self> {
-        let reply = frame(&Reply::Value(bytes))?;
-        let start = reply.len() - bytes.len();
-        Ok(Self { reply, start })
+    fn new(bytes: &[u8]) -> Self {
+        let reply = Frame::new(&Reply::Value(bytes));
+        let start = reply.len().saturating_sub(bytes.len());
+        Self { reply, start }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -76,13 +75,7 @@ struct Collect {
 
 impl Values {
     /// Serves a request of connection `who`.
-    pub(super) fn request(
-        &mut self,
-        who: Id,
-        request: StoreRequest<'_>,
-        now: Instant,
-        outbox: &mut Outbox,
-    ) -> io::Result<()> {
+    pub(super) fn request(&mut self, who: Id, request: StoreRequest<'_>, now: Instant, outbox: &mut Outbox) {
         let reply = match request {
             StoreRequest::Set { key, .. }
             | StoreRequest::Add { key, .. }
@@ -92,38 +85,37 @@ impl Values {
                 if key.len() > MAX_KEY =>
             {
                 let problem = format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len());
-                frame(&Reply::Impossible(problem))?
+                Frame::new(&Reply::Impossible(problem))
             }
-            StoreRequest::Set { key, value } => self.set(key, value, outbox)?,
-            StoreRequest::Add { key, delta } => self.add(key, delta)?,
+            StoreRequest::Set { key, value } => self.set(key, value, outbox),
+            StoreRequest::Add { key, delta } => self.add(key, delta),
             StoreRequest::Present { prefix } => {
                 let number = |(key, _): (&str, _)| key.strip_prefix(prefix)?.parse().ok();
                 let numbers = self.with(prefix).filter_map(number).collect();
-                frame(&Reply::Present { numbers, refused: &self.refused })?
+                Frame::new(&Reply::Present { numbers, refused: &self.refused })
             }
             StoreRequest::Get { key, wait } => match self.values.get(key) {
                 Some(value) => value.reply.clone(),
-                None if wait == 0 => frame(&Reply::NotInTime)?,
+                None if wait == 0 => Frame::new(&Reply::NotInTime),
                 None => {
                     self.gets.entry(key.to_owned()).or_default().push(who);
                     self.wait(who, Awaited::Value(key.to_owned()), now, wait);
-                    return Ok(());
+                    return;
                 }
             },
             StoreRequest::Collect { prefix, count, wait } => {
                 let have = self.with(prefix).count();
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
                 if have >= count || wait == 0 {
-                    self.entries(prefix)?
+                    self.entries(prefix)
                 } else {
                     self.collects.push(Collect { who, prefix: prefix.to_owned(), count, have });
                     self.wait(who, Awaited::Entries(prefix.to_owned()), now, wait);
-                    return Ok(());
+                    return;
                 }
             }
         };
         outbox.push((who, reply));
-        Ok(())
     }
 
     /// True if a request of `who` waits; no other request of it is served meanwhile.
@@ -143,7 +135,7 @@ impl Values {
     }
 
     /// Ends the waits whose time is over.
-    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> io::Result<()> {
+    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) {
         while let Some(&Reverse((at, who))) = self.timers.peek()
             && at <= now
         {
@@ -152,35 +144,33 @@ impl Values {
                 continue;
             }
             let reply = match self.forget(who) {
-                Some(Awaited::Entries(prefix)) => self.entries(&prefix)?,
-                _ => frame(&Reply::NotInTime)?,
+                Some(Awaited::Entries(prefix)) => self.entries(&prefix),
+                _ => Frame::new(&Reply::NotInTime),
             };
             outbox.push((who, reply));
         }
-        Ok(())
     }
 
     /// Ends all waits after the group's failure.
-    pub(super) fn fail(&mut self, failure: &Failure, outbox: &mut Outbox) -> io::Result<()> {
+    pub(super) fn fail(&mut self, failure: &Failure, outbox: &mut Outbox) {
         if !self.waiting.is_empty() {
-            let reply = frame(&Reply::Failed(failure.clone()))?;
+            let reply = Frame::new(&Reply::Failed(failure.clone()));
             outbox.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
             self.gets.clear();
             self.collects.clear();
         }
-        Ok(())
     }
 
-    fn set(&mut self, key: &str, bytes: &[u8], outbox: &mut Outbox) -> io::Result<Frame> {
+    fn set(&mut self, key: &str, bytes: &[u8], outbox: &mut Outbox) -> Frame {
         let old = self.values.get(key).map(|value| value.bytes().len() + key.len());
         let total = self.total - old.unwrap_or_default() + bytes.len() + key.len();
         if bytes.len() > MAX_VALUE || total > MAX_TOTAL {
-            return frame(&Reply::Impossible(format!(
+            return Frame::new(&Reply::Impossible(format!(
                 "{key} has {} bytes; at most {MAX_VALUE} are allowed, and {MAX_TOTAL} for all values and keys together",
                 bytes.len()
             )));
         }
-        let value = Value::new(bytes)?;
+        let value = Value::new(bytes);
         for who in self.gets.remove(key).unwrap_or_default() {
             self.waiting.remove(&who);
             outbox.push((who, value.reply.clone()));
@@ -196,28 +186,28 @@ impl Values {
             self.collects = rest;
             for Collect { who, prefix, .. } in done {
                 self.waiting.remove(&who);
-                outbox.push((who, self.entries(&prefix)?));
+                outbox.push((who, self.entries(&prefix)));
             }
         }
-        frame(&Reply::Done)
+        Frame::new(&Reply::Done)
     }
 
-    fn add(&mut self, key: &str, delta: i64) -> io::Result<Frame> {
+    fn add(&mut self, key: &str, delta: i64) -> Frame {
         let old = self.counters.get(key).copied();
         let total = self.total + if old.is_some() { 0 } else { key.len() };
         if total > MAX_TOTAL {
-            return frame(&Reply::Impossible(format!(
+            return Frame::new(&Reply::Impossible(format!(
                 "counter {key}: its key has {} bytes; at most {MAX_TOTAL} are allowed for all values and keys together",
                 key.len()
             )));
         }
         let old = old.unwrap_or_default();
         let Some(sum) = old.checked_add(delta) else {
-            return frame(&Reply::Impossible(format!("counter {key}: {old} + {delta} overflows")));
+            return Frame::new(&Reply::Impossible(format!("counter {key}: {old} + {delta} overflows")));
         };
         self.counters.insert(key.to_owned(), sum);
         self.total = total;
-        frame(&Reply::Count(sum))
+        Frame::new(&Reply::Count(sum))
     }
 
     fn with(&self, prefix: &str) -> impl Iterator<Item = (&str, &Value)> {
@@ -228,14 +218,14 @@ impl Values {
             .map(|(key, value)| (key.as_str(), value))
     }
 
-    fn entries(&self, prefix: &str) -> io::Result<Frame> {
+    fn entries(&self, prefix: &str) -> Frame {
         let size: usize = self.with(prefix).map(|(key, value)| key.len() + value.bytes().len() + 16).sum();
         if size > MAX_VALUE {
-            return frame(&Reply::Impossible(format!(
+            return Frame::new(&Reply::Impossible(format!(
                 "{prefix}*: {size} bytes; at most {MAX_VALUE} are allowed"
             )));
         }
-        frame(&Reply::Entries(self.with(prefix).map(|(key, value)| (key, value.bytes())).collect()))
+        Frame::new(&Reply::Entries(self.with(prefix).map(|(key, value)| (key, value.bytes())).collect()))
     }
 
     /// Ends the wait of `who` without a reply, and returns what it waited for.
@@ -256,10 +246,6 @@ impl Values {
     }
 }
 
-fn frame(reply: &Reply<'_>) -> io::Result<Frame> {
-    Frame::new(reply)
-}
-
 #[cfg(test)]
 mod tests {
     use super::{super::super::protocol, *};
@@ -269,7 +255,7 @@ mod tests {
         let mut values = Values { total: MAX_TOTAL - 5, ..Values::default() };
         let mut add = |key| {
             let mut outbox = Outbox::new();
-            values.request(1, StoreRequest::Add { key, delta: 2 }, Instant::now(), &mut outbox).unwrap();
+            values.request(1, StoreRequest::Add { key, delta: 2 }, Instant::now(), &mut outbox);
             let (_, reply) = outbox.pop().unwrap();
             match protocol::decode(&reply[4..]).unwrap() {
                 Reply::Count(sum) => Ok(sum),
