@@ -9,7 +9,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     os::unix::net::UnixStream,
     path::Path,
     sync::{Mutex, PoisonError},
@@ -24,6 +24,7 @@ use unisono_core::{
     error::{Error, Result},
     outside,
 };
+use unisono_transport::ofi::routed_from;
 
 use super::{
     Store,
@@ -142,14 +143,9 @@ impl Published {
 
 /// The names and addresses of this host: its name in the manager, its host name, and the addresses of the default routes.
 fn own_names(host: Option<&str>) -> Vec<String> {
-    // Connecting a UDP socket sends nothing. These networks are reserved for documentation (RFC 5737, RFC 3849), so the default route
-    // leads to them.
-    let routed = |from: &str, to: &str| -> Option<IpAddr> {
-        let socket = UdpSocket::bind(from).ok()?;
-        socket.connect(to).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    let routes = [routed("0.0.0.0:0", "192.0.2.1:9"), routed("[::]:0", "[2001:db8::1]:9")];
+    // These networks are reserved for documentation (RFC 5737, RFC 3849), so the default route leads to them.
+    let away = [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let routes = away.map(routed_from);
     let mut names: Vec<String> = Vec::new();
     let own = [host.map(str::to_owned), Some(host_name())].into_iter();
     for name in own.chain(routes.map(|address| address.map(|address| address.to_string()))).flatten() {

@@ -8,8 +8,7 @@
 
 use std::{fmt, io, net::TcpStream};
 
-use rustix::rand::{GetRandomFlags, getrandom};
-use unisono_transport::fork::Unshared;
+use unisono_transport::{fork::Unshared, random_bytes};
 
 use crate::config::Token;
 
@@ -27,11 +26,7 @@ pub(super) type Nonce = [u8; 32];
 
 /// Makes a nonce.
 pub(super) fn nonce() -> io::Result<Nonce> {
-    let mut nonce = Nonce::default();
-    match getrandom(&mut nonce, GetRandomFlags::empty())? {
-        filled if filled == nonce.len() => Ok(nonce),
-        filled => Err(io::Error::other(format!("the system gave {filled} random bytes of {}", nonce.len()))),
-    }
+    Ok(random_bytes()?)
 }
 
 /// The hash of a frame whose bytes come in several parts.

@@ -8,12 +8,20 @@ use rustix::{
 use crate::Error;
 
 /// Random bytes of the system, at most 256.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+///
+/// # Errors
+/// That of getrandom.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], Errno> {
     let mut bytes = [0; N];
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(given) if given == N => Ok(bytes),
-        other => Err(Error::system("getrandom", "for names and keys", other.err().unwrap_or(Errno::AGAIN))),
+    // The system gives this number of bytes at once or none.
+    match getrandom(&mut bytes, GetRandomFlags::empty())? {
+        given if given == N => Ok(bytes),
+        _ => Err(Errno::AGAIN),
     }
+}
+
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+    random_bytes().map_err(|error| Error::system("getrandom", "for names and keys", error))
 }
 
 /// A source of random keys. It gets many random bytes of the system at a time, because every call may register its output.

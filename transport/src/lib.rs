@@ -43,6 +43,8 @@ use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 use rustix::io::Errno;
 
 pub use activity::{Activity, LibraryCall, Stay};
+#[doc(hidden)]
+pub use keys::random_bytes;
 pub use region::{Memory, Region, Registration, RemoteRegion, WeakRegion};
 
 /// Moves bytes. The methods with a default body are those of a transport that calls no library and maps no memory of peers.

@@ -37,6 +37,8 @@ mod variables;
 mod version;
 mod workarounds;
 
+#[doc(hidden)]
+pub use self::select::routed_from;
 pub use self::{
     endpoint::Ofi,
     interface::Interfaces,

@@ -243,7 +243,8 @@ fn is_bridge(device: &str) -> bool {
 }
 
 /// The address from which the system would send to `towards`. Nothing is sent.
-fn routed_from(towards: IpAddr) -> Option<IpAddr> {
+#[must_use]
+pub fn routed_from(towards: IpAddr) -> Option<IpAddr> {
     let any: IpAddr =
         if towards.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
