@@ -4,9 +4,12 @@
 //! In a column a rank puts at most one message, and takes one or reduces. A message may be taken in the column in which it is put. A copy
 //! within a rank takes no time, and slots are always free.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    iter,
+};
 
-use unisono_schedule::{Collective, Job, Place, Rank, Schedule, Span, Step, algorithm::Plan};
+use unisono_schedule::{Collective, Job, Place, Rank, Span, Step, algorithm::Plan};
 
 /// An element of memory: its number, and the ranks whose contributions are in it, as bits; none before it is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,16 +45,14 @@ pub(super) struct Trace {
 /// The sender, the receiver, the lane, and whether messages are written into the output.
 type Flow = (Rank, Rank, usize, bool);
 
+#[derive(Default)]
 struct Ranks {
-    schedules: Vec<Box<dyn Schedule>>,
-    /// Input, output and scratch of each rank.
-    memory: Vec<[Vec<Symbol>; 3]>,
-    /// By rank, lane and sender.
-    landed: HashMap<(Rank, usize, Rank), Vec<Symbol>>,
+    /// The steps to come, by rank and lane.
+    steps: BTreeMap<(Rank, usize), VecDeque<Step>>,
+    /// The memory of each rank, in lane 0; what has landed, in the lane that took it.
+    memory: HashMap<(Rank, usize, Place), Vec<Symbol>>,
     /// Messages that were not taken, with the column of their put.
     flows: HashMap<Flow, VecDeque<(usize, Vec<Symbol>)>>,
-    /// The steps that wait or were looked at, by rank and lane.
-    ahead: HashMap<(Rank, usize), Step>,
     /// The next columns in which each rank may hold something, and put.
     columns: Vec<[usize; 2]>,
     trace: Trace,
@@ -59,57 +60,49 @@ struct Ranks {
 
 /// Runs the schedules of at most 64 ranks.
 pub(super) fn trace(plan: &Plan, job: &Job<'_>) -> Trace {
-    let mut ranks = Ranks::new(plan, job);
-    let lanes = ranks.schedules.iter().map(|it| it.lanes()).max().unwrap_or(0);
-    while (0..job.ranks * lanes).any(|at| ranks.advance(at / lanes, at % lanes)) {}
-    ranks.trace.after = ranks.memory.into_iter().map(|[_, output, _]| output).collect();
-    ranks.trace
+    let mut ranks = Ranks::default();
+    (0..job.ranks).for_each(|rank| ranks.add(plan, &Job { rank, ..*job }));
+    let lanes: Vec<_> = ranks.steps.keys().copied().collect();
+    while lanes.iter().any(|&(rank, lane)| ranks.advance(rank, lane)) {}
+    let mut output = |rank| std::mem::take(ranks.area(rank, 0, Place::Output));
+    let after = (0..job.ranks).map(&mut output).collect();
+    Trace { after, ..ranks.trace }
 }
 
 impl Ranks {
-    fn new(plan: &Plan, job: &Job<'_>) -> Self {
-        let jobs: Vec<_> = (0..job.ranks).map(|rank| Job { rank, ..*job }).collect();
-        let schedules: Vec<_> = jobs.iter().map(|job| plan.make(job)).collect();
-        let memory = jobs.iter().zip(&schedules).map(|(job, schedule)| {
-            let (input, output) = job.lengths().unwrap_or_default();
-            // Numbers are those of the whole vector.
-            let gathers = matches!(job.collective, Collective::AllGather | Collective::Gather);
-            let first = if gathers { job.rank * job.count } else { 0 };
-            let broadcast = job.collective == Collective::Broadcast;
-            let has = u64::from(!broadcast || job.rank == job.root);
-            let symbol = |at| Symbol { element: first + at, ranks: has << job.rank };
-            let input: Vec<_> = (0..input).map(symbol).collect();
-            let nothing = |len| vec![Symbol::default(); len];
-            let output = if broadcast { input.clone() } else { nothing(output) };
-            [input, output, nothing(schedule.scratch())]
-        });
-        let memory: Vec<_> = memory.collect();
-        let before = memory.iter().map(|[input, ..]| input.clone()).collect();
-        Self {
-            trace: Trace { before, ..Trace::default() },
-            schedules,
-            memory,
-            landed: HashMap::new(),
-            flows: HashMap::new(),
-            ahead: HashMap::new(),
-            columns: vec![[0; 2]; job.ranks],
+    /// Adds a rank with its steps and its memory.
+    fn add(&mut self, plan: &Plan, job: &Job<'_>) {
+        let mut schedule = plan.make(job);
+        let (input, output) = job.lengths().unwrap_or_default();
+        // Numbers are those of the whole vector.
+        let gathers = matches!(job.collective, Collective::AllGather | Collective::Gather);
+        let first = if gathers { job.rank * job.count } else { 0 };
+        let broadcast = job.collective == Collective::Broadcast;
+        let has = u64::from(!broadcast || job.rank == job.root);
+        let symbol = |at| Symbol { element: first + at, ranks: has << job.rank };
+        let input: Vec<_> = (0..input).map(symbol).collect();
+        let nothing = |len| vec![Symbol::default(); len];
+        let output = if broadcast { input.clone() } else { nothing(output) };
+        self.trace.before.push(input.clone());
+        self.columns.push([0; 2]);
+        let scratch = nothing(schedule.scratch());
+        let memory = [(Place::Input, input), (Place::Output, output), (Place::Scratch, scratch)];
+        self.memory.extend(memory.map(|(place, symbols)| ((job.rank, 0, place), symbols)));
+        for lane in 0..schedule.lanes() {
+            self.steps.insert((job.rank, lane), iter::from_fn(|| schedule.next(lane)).collect());
         }
     }
 
     /// Takes the next step of a lane; false if it must wait, or there is none.
     fn advance(&mut self, rank: Rank, lane: usize) -> bool {
-        let next = self.ahead.remove(&(rank, lane)).or_else(|| self.schedules[rank].next(lane));
-        next.is_some_and(|step| self.step(rank, lane, step))
-    }
-
-    fn step(&mut self, rank: Rank, lane: usize, step: Step) -> bool {
+        let Some(step) = self.ahead(rank, lane).pop_front() else { return false };
         match step {
             Step::Put { to, from } => self.put((rank, to, lane, false), from),
             Step::Write { to, from, .. } => self.put((rank, to, lane, true), from),
             Step::Take { from, .. } | Step::Await { from, .. } => {
                 let flow = (from, rank, lane, matches!(step, Step::Await { .. }));
                 let Some(message) = self.flows.get_mut(&flow).and_then(VecDeque::pop_front) else {
-                    self.ahead.insert((rank, lane), step);
+                    self.ahead(rank, lane).push_front(step);
                     return false;
                 };
                 self.arrive(flow, step, message);
@@ -117,7 +110,7 @@ impl Ranks {
             Step::Reduce { a, b, into, .. } => self.reduce(rank, lane, &[a, b], into),
             Step::Fold { own, at, into } => {
                 let landed = |from| Span { offset: at, ..Span::landed(from, into.len) };
-                let others = (0..self.schedules.len()).filter(|&from| from != rank).map(landed);
+                let others = (0..self.columns.len()).filter(|&from| from != rank).map(landed);
                 let spans: Vec<_> = others.chain([own]).collect();
                 self.reduce(rank, lane, &spans, into);
             }
@@ -128,6 +121,11 @@ impl Ranks {
             Step::Free { .. } | Step::Settle | Step::Show { .. } | Step::View { .. } => {}
         }
         true
+    }
+
+    /// The steps of a lane that are to come.
+    fn ahead(&mut self, rank: Rank, lane: usize) -> &mut VecDeque<Step> {
+        self.steps.entry((rank, lane)).or_default()
     }
 
     fn put(&mut self, flow: Flow, from: Span) {
@@ -144,22 +142,17 @@ impl Ranks {
         let column = self.columns[rank][0].max(put);
         self.columns[rank][0] = column;
         self.trace.arrows.push(Arrow { from: (from, put), to: (rank, column) });
-        let mut next = None;
         if let Step::Await { into, .. } = step {
             self.write(rank, lane, into, &symbols);
-        } else {
-            self.landed.insert((rank, lane, from), symbols.clone());
-            next = self.schedules[rank].next(lane);
+            return self.hold(rank, symbols, false);
         }
-        let landed = |span: Span| span.place == Place::Landed(from);
-        match next {
-            Some(reduce @ Step::Reduce { a, b, .. }) if landed(a) || landed(b) => {
-                self.step(rank, lane, reduce);
+        self.memory.insert((rank, lane, Place::Landed(from)), symbols.clone());
+        let landed = |span: &Span| span.place == Place::Landed(from);
+        match self.ahead(rank, lane).front() {
+            Some(Step::Reduce { a, b, .. }) if landed(a) || landed(b) => {
+                self.advance(rank, lane);
             }
-            next => {
-                self.ahead.extend(next.map(|step| ((rank, lane), step)));
-                self.hold(rank, symbols, false);
-            }
+            _ => self.hold(rank, symbols, false),
         }
     }
 
@@ -181,14 +174,9 @@ impl Ranks {
     }
 
     /// The memory of a place; nothing if no message has landed there.
-    fn area(&mut self, rank: Rank, lane: usize, place: Place) -> &mut [Symbol] {
-        let index = match place {
-            Place::Landed(from) => return self.landed.entry((rank, lane, from)).or_default(),
-            Place::Input => 0,
-            Place::Output => 1,
-            Place::Scratch => 2,
-        };
-        &mut self.memory[rank][index]
+    fn area(&mut self, rank: Rank, lane: usize, place: Place) -> &mut Vec<Symbol> {
+        let lane = if matches!(place, Place::Landed(_)) { lane } else { 0 };
+        self.memory.entry((rank, lane, place)).or_default()
     }
 
     fn read(&mut self, rank: Rank, lane: usize, span: Span) -> Vec<Symbol> {
