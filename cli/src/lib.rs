@@ -155,7 +155,7 @@ impl Command {
             Self::Doctor(doctor) => status("doctor", doctor.run()),
             Self::Bench(bench) => status("bench", bench.run()),
             Self::Broadcast(broadcast) => status("broadcast", broadcast.run()),
-            Self::Tune(tune) => tune.run(),
+            Self::Tune(tune) => status("tune", tune.run()),
             Self::Simulate(simulate) => status("simulate", simulate.run()),
             Self::Explain(explain) => status("explain", explain.run()),
             Self::Compare(compare) => status("compare", compare.run()),

@@ -3,14 +3,17 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
-use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
-use unisono_schedule::Collective;
+use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 
 use super::{
-    Bench, Benchmark, Result, parse_dtype,
+    Bench, Benchmark, Result,
+    operands::has_both,
+    parse_dtype,
     report::{self, BenchReport},
 };
 use crate::{
+    meant,
     run::{
         self,
         end::End,
@@ -174,36 +177,95 @@ impl BenchOptions {
 
     /// The measurements, each checked.
     fn checked(&self, ranks: usize) -> Result<Vec<Bench>> {
+        self.check(ranks)?;
         let all: Vec<Bench> = self.whats.iter().flat_map(|&what| self.each(what, ranks)).collect();
-        all.iter().try_for_each(|bench| bench.check(ranks))?;
+        all.iter().try_for_each(|bench| bench.op.check(bench.dtype))?;
         if all.is_empty() {
             return Err("no reduction of this type".into());
         }
         Ok(all)
     }
 
-    /// The measurements of one collective, of messages or of puts. Beside other measurements, one has only the options that mean
-    /// something for it.
+    /// Checks of the command line that clap cannot do. An option must mean something for one of the measurements.
+    fn check(&self, ranks: usize) -> Result<()> {
+        let name = self.whats[0].name();
+        let any = |is: fn(Benchmark) -> bool| self.whats.iter().any(|&what| is(what));
+        let has = |kind: fn(Collective) -> bool| self.whats.iter().any(|what| what.is(kind));
+        let (collective, typed) = (has(|_| true), any(|what| what != Benchmark::Put));
+        if self.detail && (self.overlap || !collective) {
+            return Err("--detail: it has no meaning with --overlap, for send_recv and for put".into());
+        }
+        super::check_sizes(self.min_bytes, self.max_bytes)?;
+        if let Some(Every::One(root)) = self.root
+            && root >= ranks
+        {
+            return Err(format!("-r {root}: there are ranks 0 to {}", ranks - 1).into());
+        }
+        if collective && self.in_place && self.overlap {
+            return Err(format!("--in-place: --overlap begins {name} out of place").into());
+        }
+        if let Some(what) = self.whats.iter().find(|what| ranks < 2 && !what.is_collective()) {
+            return Err(format!("{} needs two ranks: --ranks 2", what.name()).into());
+        }
+        if self.overlap && !collective {
+            return Err(format!("--overlap: it measures collectives, not {name}").into());
+        }
+        if let Some(algorithm) = self.algorithm.as_ref().filter(|_| !collective) {
+            return Err(format!("--algorithm {algorithm}: {name} has no algorithms").into());
+        }
+        if self.max_bytes == 0 && any(|what| what == Benchmark::Put) {
+            return Err("-e 0: a put has at least one byte".into());
+        }
+        let options = [
+            ("--window", !self.window.is_empty(), any(|what| !what.is_collective())),
+            ("-d", self.dtype.is_some(), typed),
+            ("--registered", self.registered, typed),
+            ("--in-place", self.in_place, has(has_both)),
+            ("--no-raw", self.no_raw, collective),
+            ("-o", self.op.is_some(), has(Collective::reduces)),
+            ("-r", self.root.is_some(), has(Collective::has_root)),
+            ("--reproducible", self.reproducible, has(Collective::reduces)),
+        ];
+        if let Some((option, ..)) = options.iter().find(|(_, given, means)| *given && !means) {
+            return Err(format!("{option}: it has no meaning for {name}").into());
+        }
+        if let Some(Every::One(ReduceOp::PreMulSum(factor))) = self.op
+            && !factor.is_finite()
+        {
+            return Err(
+                format!("-o premulsum:{factor}: its result cannot be checked; give a finite factor").into()
+            );
+        }
+        self.whats.iter().try_for_each(|what| self.check_algorithm(*what))
+    }
+
+    /// Checks that the algorithm can do a collective.
+    fn check_algorithm(&self, what: Benchmark) -> Result<()> {
+        let Some(algorithm) = self.algorithm.as_deref().filter(|_| what.is_collective()) else {
+            return Ok(());
+        };
+        let able = ALGORITHMS.iter().filter(|it| what.is(|collective| it.supports(collective)));
+        let able: Vec<_> = able.map(|it| it.name).collect();
+        if able.contains(&algorithm) {
+            return Ok(());
+        }
+        let (meant, name) = (meant::question(algorithm, able.iter().copied()), what.name());
+        let able = able.join(", ");
+        Err(format!("--algorithm {algorithm}: {meant}{name} can be done by {able}").into())
+    }
+
+    /// The measurements of one collective, of messages or of puts, by the options that mean something for it.
     fn each(&self, what: Benchmark, ranks: usize) -> Vec<Bench> {
-        let among = self.whats.len() > 1;
-        let dtypes = each_of(self.dtype, Dtype::ALL);
-        let mut all: Vec<Bench> = Vec::new();
-        for &dtype in &dtypes {
-            let fits = |op: &Option<ReduceOp>| {
-                // A reduction that was not named is left out if the type does not have it.
-                let listed = self.op == Some(Every::All) || dtypes.len() > 1;
-                !listed || op.is_none_or(|op| op.check(dtype.unwrap_or(Dtype::F32)).is_ok())
-            };
-            for op in each_of(self.op, ReduceOp::PLAIN).into_iter().filter(fits) {
-                for root in each_of(self.root, 0..ranks) {
-                    let bench = Bench { what, dtype, op, root, asked: self.clone() };
-                    let bench = if among { bench.meant() } else { bench };
-                    // Without options that have no meaning, some measurements are the same.
-                    let key = |it: &Bench| (it.dtype, it.op, it.root);
-                    if all.iter().all(|other| key(other) != key(&bench)) {
-                        all.push(bench);
-                    }
-                }
+        let dtypes = each_of(self.dtype.filter(|_| what != Benchmark::Put), Dtype::F32, Dtype::ALL);
+        let op = self.op.filter(|_| what.is(Collective::reduces));
+        let ops = each_of(op, ReduceOp::Sum, ReduceOp::PLAIN);
+        let roots = each_of(self.root.filter(|_| what.is(Collective::has_root)), 0, 0..ranks);
+        // A reduction that was not named is left out if the type does not have it.
+        let listed = op == Some(Every::All) || dtypes.len() > 1;
+        let mut all = Vec::new();
+        for (&dtype, &op) in dtypes.iter().flat_map(|dtype| ops.iter().map(move |op| (dtype, op))) {
+            if !listed || op.check(dtype).is_ok() {
+                all.extend(roots.iter().map(|&root| Bench { what, dtype, op, root, asked: self.clone() }));
             }
         }
         all
@@ -211,7 +273,6 @@ impl BenchOptions {
 
     /// Runs one rank of the benches.
     fn measure(&self) -> Result<ExitCode> {
-        let mut with = Config::default();
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
             // The algorithm is set only for these collectives: another one of the barrier would change when the ranks begin.
@@ -223,19 +284,17 @@ impl BenchOptions {
             if self.reproducible {
                 config.reduction = Reduction::Reproducible;
             }
-            with = config.clone();
         })?;
-        let options = unisono::group::transport_options(&with);
         let measured = self.checked(group.size()).and_then(|benches| {
-            let mut report = BenchReport::new(&group, &benches[0], with.reduction)?;
+            let mut report = BenchReport::new(&group, &benches[0])?;
             let mut wrong = 0;
             for bench in &benches {
-                wrong += bench.measure(&group, &options, &mut report)?;
+                wrong += bench.measure(&group, &mut report)?;
                 if report.is_closed() {
                     break;
                 }
             }
-            report.end(&group)?;
+            report.end()?;
             Ok(wrong)
         });
         // The other ranks report an error of one rank alone too, such as a full disk.
@@ -250,39 +309,11 @@ impl BenchOptions {
     }
 }
 
-/// The values that are asked for; one `None` for the default.
-fn each_of<T>(asked: Option<Every<T>>, all: impl IntoIterator<Item = T>) -> Vec<Option<T>> {
+/// The values that are asked for; the usual one if there are none.
+fn each_of<T>(asked: Option<Every<T>>, usual: T, all: impl IntoIterator<Item = T>) -> Vec<T> {
     match asked {
-        None => vec![None],
-        Some(Every::One(one)) => vec![Some(one)],
-        Some(Every::All) => all.into_iter().map(Some).collect(),
-    }
-}
-
-impl Bench {
-    /// This measurement without the options that mean something only for others.
-    fn meant(self) -> Self {
-        let (what, mut asked) = (self.what, self.asked);
-        let keeps = |is: fn(Benchmark) -> bool| is(what) || !asked.whats.iter().any(|&other| is(other));
-        let (collective, typed) = (keeps(Benchmark::is_collective), keeps(|what| what != Benchmark::Put));
-        let (reduces, rooted, both) =
-            (keeps(Benchmark::reduces), keeps(Benchmark::has_root), keeps(Benchmark::has_both));
-        if !keeps(|what| !what.is_collective()) {
-            asked.window.clear();
-        }
-        asked.algorithm = asked.algorithm.filter(|_| collective);
-        asked.registered &= typed;
-        asked.reproducible &= reduces;
-        asked.in_place &= both;
-        asked.detail &= collective;
-        asked.overlap &= collective;
-        asked.no_raw &= collective;
-        Self {
-            dtype: self.dtype.filter(|_| typed),
-            op: self.op.filter(|_| reduces),
-            root: self.root.filter(|_| rooted),
-            asked,
-            what,
-        }
+        None => vec![usual],
+        Some(Every::One(one)) => vec![one],
+        Some(Every::All) => all.into_iter().collect(),
     }
 }

@@ -1,33 +1,38 @@
 //! Verifies a collective: fills a rank's operands before the call and compares them with the expected result after it.
 
 use unisono::reduce::ReduceOp;
-use unisono_schedule::Collective;
+use unisono_schedule::{Collective, Job};
 
-use super::data::{self, Sample};
+use super::{
+    Result,
+    data::{self, Sample},
+};
 
-/// A collective and this rank's place in it.
+/// This rank's part of a collective.
 #[derive(Clone, Copy)]
-pub(super) struct RankPart {
-    pub collective: Collective,
+pub(crate) struct RankPart {
+    pub job: Job<'static>,
     pub op: ReduceOp,
-    pub root: usize,
-    pub rank: usize,
-    pub ranks: usize,
 }
 
 impl RankPart {
+    /// The numbers of elements of the input and of the output.
+    pub(super) fn lengths(&self) -> Result<(usize, usize)> {
+        Ok(self.job.lengths().ok_or("the sizes overflow")?)
+    }
+
     /// Fills the input.
     pub(super) fn fill<T: Sample>(&self, input: &mut [T]) {
-        if self.collective.reduces() {
-            data::fill_reduced(self.op, self.rank, self.ranks, input);
+        if self.job.collective.reduces() {
+            data::fill_reduced(self.op, self.job.rank, self.job.ranks, input);
         } else {
-            data::fill_copied(self.rank, 0, input);
+            data::fill_copied(self.job.rank, 0, input);
         }
     }
 
     /// Fills the output before a call whose result is checked, so that no old value passes for the result.
     pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
-        if self.collective == Collective::Broadcast && self.rank == self.root {
+        if self.job.collective == Collective::Broadcast && self.job.rank == self.job.root {
             output.copy_from_slice(input);
         } else {
             output.fill(T::SPOILT);
@@ -36,7 +41,7 @@ impl RankPart {
 
     /// The number of elements of the output that are wrong, where the input has `inputs` elements.
     pub(super) fn wrong<T: Sample>(&self, inputs: usize, output: &[T]) -> u64 {
-        let Self { collective, op, root, rank, ranks } = *self;
+        let Self { op, job: Job { collective, root, rank, ranks, .. } } = *self;
         // Each block comes from another rank: from element `first` of its data on.
         let blocks = |len: usize, first: usize| {
             let blocks = output.chunks(len.max(1)).enumerate();
@@ -56,23 +61,20 @@ impl RankPart {
 
 #[cfg(test)]
 mod tests {
-    use unisono_schedule::Job;
-
     use super::*;
 
     const RANKS: usize = 4;
     const COUNT: usize = 6;
+    const ROOT: usize = 2;
 
     fn part(collective: Collective, rank: usize) -> RankPart {
-        RankPart { collective, op: ReduceOp::Sum, root: 2, rank, ranks: RANKS }
+        let job = Job { root: ROOT, ..Job::new(collective, rank, RANKS, COUNT) };
+        RankPart { op: ReduceOp::Sum, job }
     }
 
     /// What every rank has before a collective, and a right output of each.
     fn world(collective: Collective) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
-        let root = 2;
-        let lengths: Vec<_> = (0..RANKS)
-            .map(|rank| Job { root, ..Job::new(collective, rank, RANKS, COUNT) }.lengths().unwrap())
-            .collect();
+        let lengths: Vec<_> = (0..RANKS).map(|rank| part(collective, rank).lengths().unwrap()).collect();
         let mut inputs: Vec<Vec<f32>> = lengths.iter().map(|(input, _)| vec![0.0; *input]).collect();
         inputs.iter_mut().enumerate().for_each(|(rank, input)| part(collective, rank).fill(input));
         let sums = |len: usize| (0..len).map(|at| inputs.iter().map(|input| input[at]).sum::<f32>());
@@ -84,8 +86,8 @@ mod tests {
                 Collective::ReduceScatter => sums(RANKS * COUNT).collect::<Vec<_>>()[own].to_vec(),
                 Collective::AllGather | Collective::Gather => inputs.concat(),
                 Collective::AllToAll => inputs.iter().flat_map(|input| input[own.clone()].to_vec()).collect(),
-                Collective::Scatter => inputs[root][own].to_vec(),
-                Collective::Broadcast => inputs[root].clone(),
+                Collective::Scatter => inputs[ROOT][own].to_vec(),
+                Collective::Broadcast => inputs[ROOT].clone(),
                 Collective::Barrier => vec![],
             }
         };
@@ -109,7 +111,7 @@ mod tests {
                 }
                 let mut untouched = output.clone();
                 part.spoil(input, &mut untouched);
-                let given = collective == Collective::Broadcast && rank == part.root;
+                let given = collective == Collective::Broadcast && rank == ROOT;
                 let wanted = if given { 0 } else { output.len() as u64 };
                 assert_eq!(part.wrong(input.len(), &untouched), wanted, "{collective:?} on rank {rank}");
             }

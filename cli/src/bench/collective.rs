@@ -6,14 +6,13 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use unisono::{ProcessGroup, reduce::ReduceOp};
 use unisono_schedule::{Collective, Job};
-use unisono_transport::ofi::Options;
 
 use super::{
     Bench, Result,
     check::RankPart,
     compute::Crew,
     data::{OperandMemory, with_memory},
-    operands::CallMemory,
+    operands::{CallMemory, has_both},
     progress::Progress,
     put_pair,
     report::BenchReport,
@@ -29,30 +28,34 @@ pub(super) fn sweep(
     group: &ProcessGroup,
     bench: &Bench,
     collective: Collective,
-    options: &Options,
-    report: &mut BenchReport,
+    report: &mut BenchReport<'_>,
 ) -> Result<u64> {
     let crew = if bench.asked.overlap { Some(Crew::new(group)?) } else { None };
     if crew.is_none() && !bench.asked.no_raw && report.raw.is_none() {
-        report.raw = put_pair::bandwidth(group, options)?;
+        report.raw = put_pair::bandwidth(group)?;
     }
-    let (op, root) = (bench.op(), bench.root());
-    let part = RankPart { collective, op, root, rank: group.rank(), ranks: group.size() };
+    let (rank, ranks) = (group.rank(), group.size());
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
     let progress = Progress::new(sizes.len(), group.rank() == 0);
     let mut wrong = 0;
     let mut last = None;
     for bytes in sizes {
-        let run = SizeRun { group, bench, part, bytes, in_place: false, progress: &progress };
-        let count = run.count();
+        // The sizes are those of the whole vector.
+        let count = match bytes / bench.dtype.size() {
+            elements if collective.has_blocks() => elements / ranks,
+            elements => elements,
+        };
         // Several sizes may be the same number of elements.
         if last.replace(count) == Some(count) {
             continue;
         }
         progress.size(bytes);
+        let job = Job { root: bench.root, ..Job::new(collective, rank, ranks, count) };
+        let part = RankPart { job, op: bench.op };
+        let run = SizeRun { group, bench, part, in_place: false, progress: &progress };
         wrong += match &crew {
             Some(crew) => {
-                let row = with_memory!(bench, M => run.overlap::<M>(count, crew))?;
+                let row = with_memory!(bench, M => run.overlap::<M>(crew))?;
                 progress.done(|| report.overlap(&row));
                 row.case.wrong
             }
@@ -60,13 +63,13 @@ pub(super) fn sweep(
                 let mut rows = Vec::new();
                 for in_place in bench.forms() {
                     let run = SizeRun { in_place, ..run };
-                    rows.push(with_memory!(bench, M => run.measure::<M>(count))?);
+                    rows.push(with_memory!(bench, M => run.measure::<M>())?);
                 }
                 progress.done(|| report.collective(&rows));
                 rows.iter().map(|row| row.case.wrong).sum()
             }
         };
-        if !report.check(group)? {
+        if !report.check()? {
             break;
         }
     }
@@ -81,35 +84,15 @@ pub(super) struct SizeRun<'a> {
     pub bench: &'a Bench,
     /// This rank's part, which makes the input and checks the output.
     pub part: RankPart,
-    bytes: usize,
     in_place: bool,
     pub progress: &'a Progress,
 }
 
 impl SizeRun<'_> {
-    /// The collective's count: the sweep's sizes are those of the whole vector.
-    fn count(&self) -> usize {
-        let elements = self.bytes / self.bench.dtype().size();
-        match self.part.collective {
-            Collective::Barrier => 0,
-            collective if collective.has_blocks() => elements / self.group.size(),
-            _ => elements,
-        }
-    }
-
-    /// The numbers of elements of the input and of the output of rank `rank`.
-    pub(super) fn lengths(&self, rank: usize, count: usize) -> Result<(usize, usize)> {
-        let RankPart { collective, root, ranks, .. } = self.part;
-        let root = if collective.has_root() { root } else { 0 };
-        let job = Job { root, ..Job::new(collective, rank, ranks, count) };
-        Ok(job.lengths().ok_or("the sizes overflow")?)
-    }
-
-    fn measure<M: OperandMemory>(&self, count: usize) -> Result<TimeRow> {
+    fn measure<M: OperandMemory>(&self) -> Result<TimeRow> {
         let (group, bench, part) = (self.group, self.bench, self.part);
-        let lengths = self.lengths(group.rank(), count)?;
         let zeros = |len| M::zeros(group, len);
-        let mut operands: CallMemory<M> = CallMemory::new(&part, self.in_place, lengths, zeros)?;
+        let mut operands: CallMemory<M> = CallMemory::new(&part, self.in_place, zeros)?;
         for _ in 0..bench.asked.warmup {
             operands.call(group, &part)?;
         }
@@ -138,25 +121,26 @@ impl SizeRun<'_> {
 
         operands.prepare(&part);
         operands.call(group, &part)?;
-        let case = self.case(count, operands.wrong(&part), iters)?;
+        let case = self.case(operands.wrong(&part), iters)?;
         Ok(TimeRow { case, samples, mean: mean[0], cpu: cpu[0], memory: group.usage().memory })
     }
 
     /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
-    pub(super) fn case(&self, count: usize, wrong: u64, iterations: usize) -> Result<MeasuredCase> {
-        let (group, bench, collective) = (self.group, self.bench, self.part.collective);
+    pub(super) fn case(&self, wrong: u64, iterations: usize) -> Result<MeasuredCase> {
+        let (group, RankPart { job, op }) = (self.group, self.part);
+        let (Job { collective, count, root, .. }, dtype) = (job, self.bench.dtype);
         let mut wrong = [wrong];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-        let (inputs, outputs) = self.lengths(bench.root(), count)?;
+        let (inputs, outputs) = RankPart { job: Job { rank: root, ..job }, op }.lengths()?;
         Ok(MeasuredCase {
             collective,
-            algorithm: group.choice(collective, count, bench.dtype())?.algorithm.name,
-            bytes: inputs.max(outputs) * bench.dtype().size(),
+            algorithm: group.choice(collective, count, dtype)?.algorithm.name,
+            bytes: inputs.max(outputs) * dtype.size(),
             count,
-            dtype: bench.dtype(),
-            op: collective.reduces().then_some(bench.op()),
-            root: collective.has_root().then_some(bench.root()),
-            in_place: bench.is_in_place().map(|overlaps| overlaps && bench.asked.overlap || self.in_place),
+            dtype,
+            op: collective.reduces().then_some(op),
+            root: collective.has_root().then_some(root),
+            in_place: has_both(collective).then_some(self.in_place),
             iterations,
             wrong: wrong[0],
         })

@@ -2,7 +2,7 @@
 
 use super::{
     Bench, Benchmark,
-    rows::{Flow, MeasuredCase, MessageRow, OverlapRow, Rates, TimeRow},
+    rows::{Flow, MeasuredCase, OverlapRow, Rates, TimeRow, micros},
     table::Column,
 };
 
@@ -60,7 +60,7 @@ pub(super) fn of_times(
 
 /// The columns of `--detail`.
 pub(super) fn of_detail(row: &TimeRow, busbw: f64, of_raw: Option<f64>) -> Vec<Column> {
-    let [min, p50, p99] = row.times_us();
+    let [min, p50, p99] = micros(&row.samples);
     let place = match row.case.in_place {
         Some(true) => "in",
         Some(false) => "out",
@@ -84,7 +84,7 @@ pub(super) fn of_detail(row: &TimeRow, busbw: f64, of_raw: Option<f64>) -> Vec<C
 
 /// The columns of `--overlap`.
 pub(super) fn of_overlap(row: &OverlapRow) -> Vec<Column> {
-    let micros = |head, seconds: f64| Column::new(head, "(us)", 7, 1, "").number(seconds * 1e6, 2);
+    let time = |head, seconds: f64| Column::new(head, "(us)", 7, 1, "").number(seconds * 1e6, 2);
     let mut columns = vec![
         Column::new("size", "(B)", 10, 0, row.case.bytes),
         Column::new("algorithm", "", 18, 2, row.case.algorithm),
@@ -92,7 +92,7 @@ pub(super) fn of_overlap(row: &OverlapRow) -> Vec<Column> {
     ];
     for (name, times) in [("sleep", &row.idle), ("work", &row.busy)] {
         columns.push(Column::new("|", "|", 1, 0, "|"));
-        columns.extend([micros(name, times.computation), micros("both", times.both)]);
+        columns.extend([time(name, times.computation), time("both", times.both)]);
         columns.push(Column::new("%hidden", "", 7, 0, "").number(times.hidden(), 1));
     }
     columns.push(Column::new("|", "|", 1, 0, "|"));
@@ -100,24 +100,16 @@ pub(super) fn of_overlap(row: &OverlapRow) -> Vec<Column> {
     columns
 }
 
-/// The columns of puts.
-pub(super) fn of_puts(flow: &Flow) -> Vec<Column> {
-    std::iter::once(Column::new("size", "(B)", 11, 0, flow.bytes)).chain(of_flow(flow)).collect()
-}
-
-/// The columns of messages.
-pub(super) fn of_messages(row: &MessageRow) -> Vec<Column> {
-    let before = [
-        Column::new("size", "(B)", 10, 0, row.flow.bytes),
-        Column::new("count", "", 9, 4, row.count),
-        Column::new("type", "", 4, 4, row.dtype.name()),
-    ];
-    let wrong = Column::new("#wrong", "", 6, 0, row.wrong);
-    before.into_iter().chain(of_flow(&row.flow)).chain([wrong]).collect()
-}
-
-/// The columns of messages or puts, behind the size.
-fn of_flow(flow: &Flow) -> [Column; 8] {
+/// The columns of messages or puts.
+pub(super) fn of_flow(flow: &Flow) -> Vec<Column> {
+    let mut columns = match &flow.messages {
+        Some(messages) => vec![
+            Column::new("size", "(B)", 10, 0, flow.bytes),
+            Column::new("count", "", 9, 4, messages.count),
+            Column::new("type", "", 4, 4, messages.dtype.name()),
+        ],
+        None => vec![Column::new("size", "(B)", 11, 0, flow.bytes)],
+    };
     let [min, p50, p99] = flow.latency_us;
     let latency = |head, least, time| Column::new(head, "(us)", 8, least, "").number(time, 2).over("latency");
     let bandwidth = |head, least, rates: Rates| {
@@ -125,7 +117,7 @@ fn of_flow(flow: &Flow) -> [Column; 8] {
     };
     let rate =
         |head, rates: Rates| Column::new(head, "(M/s)", 7, 2, "").number(rates.millions, 3).over("rate");
-    [
+    columns.extend([
         Column::new("window", "", 6, 1, flow.window),
         latency("min", 3, min),
         latency("p50", 0, p50),
@@ -134,5 +126,7 @@ fn of_flow(flow: &Flow) -> [Column; 8] {
         bandwidth("both", 1, flow.both_ways),
         rate("one way", flow.one_way),
         rate("both", flow.both_ways),
-    ]
+    ]);
+    columns.extend(flow.messages.as_ref().map(|messages| Column::new("#wrong", "", 6, 0, messages.wrong)));
+    columns
 }

@@ -1,7 +1,7 @@
 //! Values that the bench sends, and the results expected of them. Values differ by rank, element and block, and are small
 //! enough that rounding changes a result by less than any one rank contributes.
 
-use std::ops::DerefMut;
+use std::{convert::identity, ops::DerefMut};
 
 use half::{bf16, f16};
 use unisono::{
@@ -34,7 +34,7 @@ pub(crate) use with_dtype;
 /// As [`with_dtype`], of a [`Bench`](super::Bench): a name stands for the memory of its elements, an [`OperandMemory`].
 macro_rules! with_memory {
     ($bench:expr, $memory:ident => $body:expr) => {
-        $crate::bench::data::with_dtype!($bench.dtype(), T => if $bench.asked.registered {
+        $crate::bench::data::with_dtype!($bench.dtype, T => if $bench.asked.registered {
             type $memory = unisono::Buffer<T>;
             $body
         } else {
@@ -46,7 +46,7 @@ macro_rules! with_memory {
 pub(super) use with_memory;
 
 /// The memory of an operand that is measured: plain or registered.
-pub(super) trait OperandMemory:
+pub(crate) trait OperandMemory:
     Sized + Owned<Element: Sample> + DerefMut<Target = [<Self as Elements>::Element]>
 {
     fn zeros(group: &ProcessGroup, len: usize) -> Result<Self>;
@@ -65,7 +65,7 @@ impl<T: Sample> OperandMemory for Buffer<T> {
 }
 
 /// An element type whose values are made of small numbers and checked.
-pub(crate) trait Sample: Element {
+pub(crate) trait Sample: Element + PartialEq {
     /// A float represents all whole numbers up to 2 to the power of this; sums of integers wrap, so they have no limit.
     const DIGITS: u32;
 
@@ -79,13 +79,10 @@ pub(crate) trait Sample: Element {
 
     /// The sum of small whole numbers times a factor; integers wrap.
     fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
-
-    /// True if it is `wanted`: integers exactly, floats within this many roundings of their type.
-    fn passes_for(self, wanted: Self, roundings: usize) -> bool;
 }
 
 macro_rules! floats {
-    ($($type:ty: $of:expr, $get:expr, $factor:expr;)*) => {$(
+    ($($type:ty: $of:expr, $factor:expr;)*) => {$(
         impl Sample for $type {
             const DIGITS: u32 = <$type>::MANTISSA_DIGITS;
             const SPOILT: Self = <$type>::NAN;
@@ -93,14 +90,11 @@ macro_rules! floats {
                 $of(value)
             }
             fn get(self) -> f64 {
-                $get(self)
+                f64::from(self)
             }
             fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self {
                 let factor = $factor(factor);
-                $of(numbers.map(|number| $get($of(number * factor))).sum::<f64>())
-            }
-            fn passes_for(self, wanted: Self, roundings: usize) -> bool {
-                near($get(self), $get(wanted), roundings as f64 * $get(<$type>::EPSILON))
+                $of(numbers.map(|number| f64::from($of(number * factor))).sum::<f64>())
             }
         }
     )*};
@@ -117,10 +111,10 @@ const fn narrowed(factor: f64) -> f64 {
 }
 
 floats! {
-    f16: f16::from_f64, f16::to_f64, narrowed;
-    bf16: bf16::from_f64, bf16::to_f64, narrowed;
-    f32: narrow, f64::from, narrowed;
-    f64: std::convert::identity, std::convert::identity, std::convert::identity;
+    f16: f16::from_f64, narrowed;
+    bf16: bf16::from_f64, narrowed;
+    f32: narrow, narrowed;
+    f64: identity, identity;
 }
 
 macro_rules! integers {
@@ -140,9 +134,6 @@ macro_rules! integers {
                 // Wrapped once at the end: the lowest bits do not depend on the higher ones.
                 let add = |sum: i128, number: f64| sum.wrapping_add((number as i128).wrapping_mul(factor as i128));
                 numbers.fold(0, add) as Self
-            }
-            fn passes_for(self, wanted: Self, _: usize) -> bool {
-                self == wanted
             }
         }
     )*};
@@ -278,15 +269,18 @@ pub(super) fn wrong_copied<T: Sample>(rank: usize, first: usize, output: &[T]) -
 fn count_wrong<T: Sample>(period: usize, output: &[T], roundings: usize, wanted: impl Fn(usize) -> T) -> u64 {
     let wanted: Vec<T> = (0..period.min(output.len())).map(wanted).collect();
     let pairs = output.iter().zip(wanted.iter().cycle());
-    pairs.filter(|(got, wanted)| !got.passes_for(**wanted, roundings)).count() as u64
+    // A rounding relative to the value is 2 to the power of -(digits - 1). Integers are exact.
+    let tolerance = roundings as f64 * (1.0 - f64::from(T::DIGITS)).exp2();
+    let is_right =
+        |got: T, wanted: T| got == wanted || tolerance > 0.0 && is_near(got.get(), wanted.get(), tolerance);
+    pairs.filter(|(got, wanted)| !is_right(**got, **wanted)).count() as u64
 }
 
 /// True if two numbers differ by at most `tolerance`, relative to `wanted`.
-fn near(got: f64, wanted: f64, tolerance: f64) -> bool {
+fn is_near(got: f64, wanted: f64, tolerance: f64) -> bool {
     // Infinities and NaNs have no difference to judge.
-    let same = got == wanted || got.is_nan() && wanted.is_nan();
-    let off = (got - wanted).abs();
-    same || got.is_finite() && wanted.is_finite() && off <= wanted.abs() * tolerance
+    let finite = got.is_finite() && wanted.is_finite();
+    got.is_nan() && wanted.is_nan() || finite && (got - wanted).abs() <= wanted.abs() * tolerance
 }
 
 #[cfg(test)]

@@ -9,11 +9,10 @@ use super::{
     Bench, Result,
     collective::{SECONDS, iterations},
     data::{self, OperandMemory, Sample, with_memory},
-    progress::Progress,
     ranks::partner,
     report::BenchReport,
     room_for,
-    rows::{Flow, MessageRow, Rates, quantile},
+    rows::{Flow, MessageFigures, Rates, micros},
 };
 
 /// Messages in flight in each direction in bandwidth tests: `WINDOW`, but of large messages no more than `WINDOW_BYTES`
@@ -26,35 +25,23 @@ const DATA: u32 = 0;
 const ARRIVED: u32 = 1;
 
 /// Measures every size of the sweep. Returns the number of wrong elements on all ranks.
-pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut BenchReport) -> Result<u64> {
-    let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
-    counts.dedup();
-    let windows = bench.windows();
-    let progress = Progress::new(counts.len() * windows.len(), group.rank() == 0);
-    let mut wrong = 0;
-    for (count, &window) in counts.iter().flat_map(|&count| windows.iter().map(move |window| (count, window)))
-    {
-        let bytes = count * bench.dtype().size();
-        progress.size(bytes);
+pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut BenchReport<'_>) -> Result<u64> {
+    let size = bench.dtype.size();
+    let mut sizes: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / size * size).collect();
+    sizes.dedup();
+    bench.flows(report, &sizes, |bytes, window| {
         let window = window.unwrap_or_else(|| (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW));
-        let row = with_memory!(bench, M => measure::<M>(group, bench, count, window))?;
-        wrong += row.wrong;
-        progress.done(|| report.messages(&row));
-        if !report.check(group)? {
-            break;
-        }
-    }
-    progress.end();
-    Ok(wrong)
+        with_memory!(bench, M => measure::<M>(group, bench, bytes, window))
+    })
 }
 
 fn measure<M: OperandMemory>(
     group: &ProcessGroup,
     bench: &Bench,
-    count: usize,
+    bytes: usize,
     window: usize,
-) -> Result<MessageRow> {
-    let bytes = count * bench.dtype().size();
+) -> Result<Flow> {
+    let count = bytes / bench.dtype.size();
     let mut pair = match partner(group.rank(), group.size()) {
         Some((partner, first)) => Some(Pair::new(group, partner, first, count, window)?),
         None => None,
@@ -72,7 +59,7 @@ fn measure<M: OperandMemory>(
             let begun = Instant::now();
             pair.ping_pong()?;
             if pair.first {
-                times.push(begun.elapsed().as_secs_f64() * 1e6 / 2.0);
+                times.push(begun.elapsed().as_secs_f64() / 2.0);
             }
         }
         Ok(())
@@ -103,16 +90,10 @@ fn measure<M: OperandMemory>(
     })?;
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
     let pairs = group.size() / 2;
-    let rates = |seconds| Rates::new(iters * pairs, bytes, seconds);
-    let flow = Flow {
-        bytes,
-        window,
-        iterations: iters,
-        latency_us: [0.0, 0.5, 0.99].map(|q| quantile(&latencies, q)),
-        one_way: rates(seconds[0]),
-        both_ways: rates(seconds[1]),
-    };
-    Ok(MessageRow { flow, count, dtype: bench.dtype(), pairs, wrong: wrong[0] })
+    let [one_way, both_ways] = seconds.map(|seconds| Rates::new(iters * pairs, bytes, seconds));
+    let messages = Some(MessageFigures { count, dtype: bench.dtype, pairs, wrong: wrong[0] });
+    let latency_us = micros(&latencies);
+    Ok(Flow { bytes, window, iterations: iters, latency_us, one_way, both_ways, messages })
 }
 
 /// One rank of a pair, and the memory that it sends and receives.

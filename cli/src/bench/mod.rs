@@ -2,7 +2,7 @@
 //! and draws the results of several runs.
 
 mod asked;
-mod check;
+pub(crate) mod check;
 pub(crate) mod collective;
 mod columns;
 mod compute;
@@ -23,12 +23,13 @@ mod table;
 use std::{path::PathBuf, process::ExitCode};
 
 use asked::BenchOptions;
+use progress::Progress;
 use report::BenchReport;
+use rows::Flow;
 use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp};
-use unisono_schedule::{Collective, algorithm::ALGORITHMS};
-use unisono_transport::ofi::Options;
+use unisono_schedule::Collective;
 
-use crate::{Result, meant, words};
+use crate::{Result, words};
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
@@ -77,10 +78,10 @@ impl BenchCommand {
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     what: Benchmark,
-    dtype: Option<Dtype>,
-    op: Option<ReduceOp>,
-    root: Option<usize>,
-    /// The other options; if there are several measurements, without those that mean nothing for this one.
+    dtype: Dtype,
+    op: ReduceOp,
+    root: usize,
+    /// The other options, of which some may mean nothing for this one.
     asked: BenchOptions,
 }
 
@@ -109,19 +110,6 @@ impl Benchmark {
     fn is_collective(self) -> bool {
         self.is(|_| true)
     }
-
-    fn reduces(self) -> bool {
-        self.is(Collective::reduces)
-    }
-
-    fn has_root(self) -> bool {
-        self.is(Collective::has_root)
-    }
-
-    /// True if it can be called in place and out of place.
-    fn has_both(self) -> bool {
-        self.is(operands::has_both)
-    }
 }
 
 pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
@@ -129,102 +117,20 @@ pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
 }
 
 impl Bench {
-    fn dtype(&self) -> Dtype {
-        self.dtype.unwrap_or(Dtype::F32)
-    }
-
-    fn op(&self) -> ReduceOp {
-        self.op.unwrap_or(ReduceOp::Sum)
-    }
-
-    fn root(&self) -> usize {
-        self.root.unwrap_or(0)
-    }
-
-    /// True if the measured call is in place; `None` if it has only one form.
-    fn is_in_place(&self) -> Option<bool> {
-        let overlaps = || self.asked.overlap && self.what.is(overlap::in_place);
-        self.what.has_both().then(|| self.asked.in_place || overlaps())
-    }
-
-    /// Checks of the command line that clap cannot do.
-    fn check(&self, ranks: usize) -> Result<()> {
-        let (what, name, asked) = (self.what, self.what.name(), &self.asked);
-        if asked.detail && (asked.overlap || !what.is_collective()) {
-            return Err("--detail: it has no meaning with --overlap, for send_recv and for put".into());
-        }
-        if asked.min_bytes > asked.max_bytes {
-            return Err(format!("-b {} is more than -e {}", asked.min_bytes, asked.max_bytes).into());
-        }
-        if self.root() >= ranks {
-            return Err(format!("-r {}: there are ranks 0 to {}", self.root(), ranks - 1).into());
-        }
-        if what.is_collective() && asked.in_place && asked.overlap {
-            let form = if what.is(overlap::in_place) { "in" } else { "out of" };
-            return Err(format!("--in-place: --overlap begins {name} {form} place").into());
-        }
-        if !what.is_collective() {
-            if ranks < 2 {
-                return Err(format!("{name} needs two ranks: --ranks 2").into());
-            }
-            if asked.overlap {
-                return Err(format!("--overlap: it measures collectives, not {name}").into());
-            }
-            if let Some(algorithm) = &asked.algorithm {
-                return Err(format!("--algorithm {algorithm}: {name} has no algorithms").into());
-            }
-        }
-        let put = what == Benchmark::Put;
-        if put && asked.max_bytes == 0 {
-            return Err("-e 0: a put has at least one byte".into());
-        }
-        let given_for_nothing = [
-            ("--window", !asked.window.is_empty() && what.is_collective()),
-            ("-d", put && self.dtype.is_some()),
-            ("--registered", put && asked.registered),
-            ("--in-place", asked.in_place && !what.has_both()),
-            ("--no-raw", asked.no_raw && !what.is_collective()),
-            ("-o", self.op.is_some() && !what.reduces()),
-            ("-r", self.root.is_some() && !what.has_root()),
-            ("--reproducible", asked.reproducible && !what.reduces()),
-        ];
-        if let Some((flag, _)) = given_for_nothing.iter().find(|(_, given)| *given) {
-            return Err(format!("{flag}: it has no meaning for {name}").into());
-        }
-        self.op().check(self.dtype())?;
-        if let ReduceOp::PreMulSum(factor) = self.op()
-            && !factor.is_finite()
-        {
-            return Err(
-                format!("-o premulsum:{factor}: its result cannot be checked; give a finite factor").into()
-            );
-        }
-        if let Some(algorithm) = &asked.algorithm {
-            let able = ALGORITHMS.iter().filter(|it| what.is(|collective| it.supports(collective)));
-            let able: Vec<_> = able.map(|it| it.name).collect();
-            if !able.contains(&algorithm.as_str()) {
-                let meant = meant::question(algorithm, able.iter().copied());
-                let able = able.join(", ");
-                return Err(format!("--algorithm {algorithm}: {meant}{name} can be done by {able}").into());
-            }
-        }
-        Ok(())
-    }
-
     /// Measures and reports. Returns the number of wrong elements on all ranks.
-    fn measure(&self, group: &ProcessGroup, options: &Options, report: &mut BenchReport) -> Result<u64> {
+    fn measure(&self, group: &ProcessGroup, report: &mut BenchReport<'_>) -> Result<u64> {
         report.begin(self);
         match self.what {
-            Benchmark::Put => put::sweep(group, self, options, report).map(|()| 0),
+            Benchmark::Put => put::sweep(group, self, report),
             Benchmark::SendRecv => messages::sweep(group, self, report),
-            Benchmark::Collective(collective) => collective::sweep(group, self, collective, options, report),
+            Benchmark::Collective(collective) => collective::sweep(group, self, collective, report),
         }
     }
 
     /// The forms of the call, in order: true for the one in place.
     fn forms(&self) -> Vec<bool> {
         match (self.asked.in_place, self.asked.out_of_place) {
-            _ if !self.what.has_both() || self.asked.overlap => vec![false],
+            _ if !self.what.is(operands::has_both) || self.asked.overlap => vec![false],
             (true, _) => vec![true],
             (_, true) => vec![false],
             _ => vec![false, true],
@@ -240,11 +146,38 @@ impl Bench {
         }
     }
 
-    /// The numbers of messages or puts under way at once, each of which is measured; `None` for the default.
-    fn windows(&self) -> Vec<Option<usize>> {
-        let given = &self.asked.window;
-        if given.is_empty() { vec![None] } else { given.iter().map(|&it| Some(it as usize)).collect() }
+    /// Measures messages or puts of these sizes by `measure`, with each number of them that is to be under way at once, or with its
+    /// default. Returns the number of wrong elements on all ranks.
+    fn flows(
+        &self,
+        report: &mut BenchReport<'_>,
+        sizes: &[usize],
+        mut measure: impl FnMut(usize, Option<usize>) -> Result<Flow>,
+    ) -> Result<u64> {
+        let given: Vec<_> = self.asked.window.iter().map(|&window| Some(window as usize)).collect();
+        let windows = if given.is_empty() { vec![None] } else { given };
+        let progress = Progress::new(sizes.len() * windows.len(), report.group.rank() == 0);
+        let mut wrong = 0;
+        for (bytes, window) in sizes.iter().flat_map(|&bytes| windows.iter().map(move |it| (bytes, *it))) {
+            progress.size(bytes);
+            let flow = measure(bytes, window)?;
+            wrong += flow.messages.as_ref().map_or(0, |messages| messages.wrong);
+            progress.done(|| report.flow(&flow));
+            if !report.check()? {
+                break;
+            }
+        }
+        progress.end();
+        Ok(wrong)
     }
+}
+
+/// Checks the range of the sizes.
+pub(crate) fn check_sizes(least: usize, most: usize) -> Result<()> {
+    if least > most {
+        return Err(format!("-b {least} is more than -e {most}").into());
+    }
+    Ok(())
 }
 
 /// The sizes from the smallest to the largest, each `factor` times the one before.

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-use unisono::{ProcessGroup, reduce::ReduceOp};
-use unisono_schedule::Collective;
+use unisono::{
+    ProcessGroup,
+    group::{Blocking, Operands},
+};
+use unisono_schedule::{Collective, Job};
 
 use super::{
     Result,
@@ -17,7 +20,7 @@ pub(super) const fn has_both(collective: Collective) -> bool {
 }
 
 /// The memory of one rank.
-pub(super) enum CallMemory<M> {
+pub(crate) enum CallMemory<M> {
     /// The input keeps its values from call to call.
     Apart { input: M, output: M },
     /// Input and output are parts of the data. It is all zeros until a call is checked: every reduction leaves these as they are,
@@ -26,18 +29,14 @@ pub(super) enum CallMemory<M> {
 }
 
 impl<M: OperandMemory> CallMemory<M> {
-    /// Takes memory for this many elements of input and of output from `zeros`.
-    pub(super) fn new(
-        part: &RankPart,
-        in_place: bool,
-        (inputs, outputs): (usize, usize),
-        zeros: impl Fn(usize) -> Result<M>,
-    ) -> Result<Self> {
+    /// Takes memory for a call from `zeros`.
+    pub(crate) fn new(part: &RankPart, in_place: bool, zeros: impl Fn(usize) -> Result<M>) -> Result<Self> {
+        let (inputs, outputs) = part.lengths()?;
         if in_place {
             let len = inputs.max(outputs);
             // The rank's block, if the other operand has a block for every rank.
             let range = |part_len: usize| {
-                let start = if part_len == len || part_len == 0 { 0 } else { part.rank * part_len };
+                let start = if part_len == len || part_len == 0 { 0 } else { part.job.rank * part_len };
                 start..start + part_len
             };
             return Ok(Self::InPlace { data: zeros(len)?, input: range(inputs), output: range(outputs) });
@@ -48,21 +47,13 @@ impl<M: OperandMemory> CallMemory<M> {
     }
 
     /// Calls the collective.
-    pub(super) fn call(&mut self, group: &ProcessGroup, part: &RankPart) -> Result<()> {
-        let RankPart { collective, op, root, .. } = *part;
+    pub(crate) fn call(&mut self, group: &ProcessGroup, part: &RankPart) -> Result<()> {
         match self {
-            Self::Apart { input, output } => call(group, collective, op, root, input, output)?,
-            Self::InPlace { data, .. } => match collective {
-                Collective::AllReduce => group.all_reduce(&mut **data, op)?,
-                Collective::ReduceScatter => group.reduce_scatter(&mut **data, op).map(drop)?,
-                Collective::AllGather => group.all_gather(&mut **data)?,
-                Collective::Reduce => group.reduce(&mut **data, op, root)?,
-                Collective::Gather => group.gather(&mut **data, root)?,
-                Collective::Scatter => group.scatter(&mut **data, root).map(drop)?,
-                Collective::AllToAll => group.all_to_all(&mut **data)?,
-                Collective::Broadcast => group.broadcast(&mut **data, root)?,
-                Collective::Barrier => group.barrier()?,
-            },
+            Self::Apart { output, .. } if part.job.collective == Collective::Broadcast => {
+                group.broadcast(&mut **output, part.job.root)?;
+            }
+            Self::Apart { input, output } => call(group, part, (&**input, &mut **output))?,
+            Self::InPlace { data, .. } => call(group, part, &mut **data)?,
         }
         Ok(())
     }
@@ -87,39 +78,30 @@ impl<M: OperandMemory> CallMemory<M> {
     }
 }
 
-/// Calls a collective out of place. A broadcast uses only the output.
-pub(crate) fn call<T: Sample>(
-    group: &ProcessGroup,
-    collective: Collective,
-    op: ReduceOp,
-    root: usize,
-    input: &[T],
-    output: &mut [T],
-) -> Result<()> {
+/// Calls a collective in place or out of place; a broadcast has other operands.
+fn call<D: Operands<Blocking>>(group: &ProcessGroup, part: &RankPart, data: D) -> unisono::Result<()> {
+    let RankPart { op, job: Job { collective, root, .. } } = *part;
     match collective {
-        Collective::AllReduce => group.all_reduce((input, output), op)?,
-        Collective::ReduceScatter => group.reduce_scatter((input, output), op)?,
-        Collective::AllGather => group.all_gather((input, output))?,
-        Collective::Broadcast => group.broadcast(output, root)?,
-        Collective::Barrier => group.barrier()?,
-        Collective::Reduce => group.reduce((input, output), op, root)?,
-        Collective::Gather => group.gather((input, output), root)?,
-        Collective::Scatter => group.scatter((input, output), root)?,
-        Collective::AllToAll => group.all_to_all((input, output))?,
+        Collective::AllReduce => group.all_reduce(data, op).map(drop),
+        Collective::ReduceScatter => group.reduce_scatter(data, op).map(drop),
+        Collective::AllGather => group.all_gather(data).map(drop),
+        Collective::Reduce => group.reduce(data, op, root).map(drop),
+        Collective::Gather => group.gather(data, root).map(drop),
+        Collective::Scatter => group.scatter(data, root).map(drop),
+        Collective::AllToAll => group.all_to_all(data).map(drop),
+        Collective::Broadcast | Collective::Barrier => group.barrier(),
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use unisono_schedule::Job;
+    use unisono::reduce::ReduceOp;
 
     use super::*;
 
     fn in_place(collective: Collective, rank: usize) -> (RankPart, CallMemory<Vec<f32>>) {
-        let part = RankPart { collective, op: ReduceOp::Sum, root: 1, rank, ranks: 3 };
-        let lengths = Job { root: 1, ..Job::new(collective, rank, 3, 4) }.lengths().unwrap();
-        (part, CallMemory::new(&part, true, lengths, |len| Ok(vec![0.0; len])).unwrap())
+        let part = RankPart { op: ReduceOp::Sum, job: Job { root: 1, ..Job::new(collective, rank, 3, 4) } };
+        (part, CallMemory::new(&part, true, |len| Ok(vec![0.0; len])).unwrap())
     }
 
     #[test]
@@ -151,7 +133,7 @@ mod tests {
             let CallMemory::InPlace { output, .. } = &operands else { panic!("apart") };
             // The block that a rank has for itself is in its place already.
             let kept = match collective {
-                Collective::Scatter if rank == part.root => 4,
+                Collective::Scatter if rank == part.job.root => 4,
                 Collective::AllGather | Collective::AllToAll | Collective::Gather if !output.is_empty() => 4,
                 _ => 0,
             };

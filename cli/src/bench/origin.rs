@@ -97,7 +97,7 @@ impl Origin {
                     Column::new("rank", "", 8, 0, rank),
                     Column::new("host", "", host, 0, &place.host),
                     Column::new("pid", "", 8, 2, place.pid),
-                    Column::new("cores", "", 16, 1, ranges(&place.cores)),
+                    Column::new("cores", "", 16, 1, &place.cores),
                     Column::new("way", "", 12, 1, self.way(rank)),
                 ];
                 let columns = table::fitting(columns, width);
@@ -115,12 +115,6 @@ impl Origin {
     }
 }
 
-/// Numbers as `0-3,8`.
-fn ranges(numbers: &Processors) -> String {
-    let shown = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
-    numbers.ranges().map(shown).collect::<Vec<_>>().join(",")
-}
-
 /// The time, in UTC, in the form of ISO 8601, to the second.
 fn date() -> String {
     let mut text = String::new();
@@ -134,11 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_and_ranges_are_as_people_write_them() {
+    fn dates_are_as_people_write_them() {
         let date = date();
         let digits: String = date.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         assert_eq!(digits, "0000-00-00T00:00:00Z", "{date}");
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8].into_iter().collect()), "0-2,5,7-8");
-        assert_eq!(ranges(&Processors::default()), "");
     }
 }

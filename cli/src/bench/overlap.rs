@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use unisono::{ProcessGroup, Work, reduce::ReduceOp};
-use unisono_schedule::Collective;
+use unisono_schedule::{Collective, Job};
 
 use super::{
     Result,
@@ -32,10 +32,9 @@ const TRIES: usize = 3;
 
 impl SizeRun<'_> {
     /// Measures a size.
-    pub(super) fn overlap<M: OperandMemory>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
+    pub(super) fn overlap<M: OperandMemory>(&self, crew: &Crew) -> Result<OverlapRow> {
         let (group, bench) = (self.group, self.bench);
-        let (inputs, outputs) = self.lengths(group.rank(), count)?;
-        let outputs = if in_place(self.part.collective) { inputs } else { outputs };
+        let (inputs, outputs) = self.part.lengths()?;
         let (mut input, output) = (M::zeros(group, inputs)?, M::zeros(group, outputs)?);
         self.part.fill(&mut input);
         let mut calls = Calls { run: self, memory: Some((input, output)) };
@@ -70,32 +69,28 @@ impl SizeRun<'_> {
 
         calls.spoil();
         calls.call(|| Computation::Idle(length).run())?;
-        let case = self.case(count, calls.wrong()?, iters)?;
+        let case = self.case(calls.wrong()?, iters)?;
         Ok(OverlapRow { case, idle, busy, threads: crew.threads() })
     }
 
     /// Times, in turn, a collective, computations of `length` seconds, and both together. The computations are a sleep and work on all
     /// cores.
-    fn in_turn<M: OperandMemory>(
+    fn in_turn<'c, M: OperandMemory>(
         &self,
         calls: &mut Calls<'_, M>,
-        crew: &Crew,
+        crew: &'c Crew,
         length: f64,
         iters: usize,
     ) -> Result<(Times, Times)> {
         let group = self.group;
-        let computations = [
-            Computation::Busy(crew, FIRST).lasting(group, length)?,
-            Computation::Idle(length).lasting(group, length)?,
-        ];
-
+        let run = |computation: Computation<'c>| -> Result<_> {
+            Ok((computation.lasting(group, length)?, room_for(iters)?, room_for(iters)?))
+        };
+        let mut runs = [run(Computation::Busy(crew, FIRST))?, run(Computation::Idle(length))?];
         let mut alone = room_for(iters)?;
-        let mut computed = [room_for(iters)?, room_for(iters)?];
-        let mut both = [room_for(iters)?, room_for(iters)?];
         for done in 0..iters {
             self.progress.call(done, iters);
-            for (computation, (computed, both)) in computations.iter().zip(computed.iter_mut().zip(&mut both))
-            {
+            for (computation, computed, both) in &mut runs {
                 group.barrier()?;
                 computed.push(computation.timed());
                 both.push(calls.call(|| computation.run())?);
@@ -104,16 +99,11 @@ impl SizeRun<'_> {
             alone.push(calls.call(|| ())?);
         }
         let communication = slowest(group, alone)?;
-        let times = |computed, both| -> Result<Times> {
+        let [busy, idle] = runs.map(|(_, computed, both)| -> Result<Times> {
             Ok(Times { communication, computation: slowest(group, computed)?, both: slowest(group, both)? })
-        };
-        let ([busy_computed, idle_computed], [busy_both, idle_both]) = (computed, both);
-        Ok((times(idle_computed, idle_both)?, times(busy_computed, busy_both)?))
+        });
+        Ok((idle?, busy?))
     }
-}
-
-pub(super) const fn in_place(collective: Collective) -> bool {
-    matches!(collective, Collective::AllReduce | Collective::Reduce)
 }
 
 /// The median of the slowest rank's times, in seconds; the same on all ranks.
@@ -131,18 +121,14 @@ struct Calls<'r, M> {
 impl<M: OperandMemory> Calls<'_, M> {
     /// After a barrier, begins the collective, computes, and waits for it. Returns how many seconds that took.
     fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
-        let (input, mut output) = self.memory()?;
-        if in_place(self.run.part.collective) {
-            // Repeated reductions of a result would overflow, or give numbers that are slow to compute with.
-            output.copy_from_slice(&input);
-        }
-        // The barrier follows the copy, which does not end at the same time on all ranks.
+        let (input, output) = self.memory()?;
         self.run.group.barrier()?;
         let begun = Instant::now();
-        let (begin, RankPart { collective, op, root, .. }) = (self.run.group.begin(), self.run.part);
+        let begin = self.run.group.begin();
+        let RankPart { op, job: Job { collective, root, .. } } = self.run.part;
         self.memory = Some(match collective {
-            Collective::AllReduce => (input, finish(begin.all_reduce(output, op)?, compute)?),
-            Collective::Reduce => (input, finish(begin.reduce(output, op, root)?, compute)?),
+            Collective::AllReduce => finish(begin.all_reduce((input, output), op)?, compute)?,
+            Collective::Reduce => finish(begin.reduce((input, output), op, root)?, compute)?,
             Collective::Broadcast => (input, finish(begin.broadcast(output, root)?, compute)?),
             Collective::ReduceScatter => finish(begin.reduce_scatter((input, output), op)?, compute)?,
             Collective::AllGather => finish(begin.all_gather((input, output))?, compute)?,
@@ -170,9 +156,7 @@ impl<M: OperandMemory> Calls<'_, M> {
     /// The number of wrong elements on this rank.
     fn wrong(&mut self) -> Result<u64> {
         let (input, output) = self.memory()?;
-        let part = self.run.part;
-        let no_output = part.collective == Collective::Reduce && part.rank != part.root;
-        Ok(if no_output { 0 } else { part.wrong(input.len(), &output) })
+        Ok(self.run.part.wrong(input.len(), &output))
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::Result;
 use crate::{
@@ -14,7 +13,8 @@ use crate::{
 /// The fields that are read of a line of JSON, from `--json` or, for other libraries, from `benches/peers/run.sh --json`.
 #[derive(Deserialize)]
 struct Record {
-    #[serde(alias = "bench")]
+    bench: Option<String>,
+    /// In lines of other libraries.
     collective: Option<String>,
     ranks: usize,
     bytes: usize,
@@ -39,7 +39,9 @@ struct Times {
 type SeriesKey = (String, usize, [Option<String>; 5]);
 
 impl Record {
-    fn what(&self) -> SeriesKey {
+    /// What its line shows; `None` if it names nothing.
+    fn what(&self) -> Option<SeriesKey> {
+        let name = self.bench.as_ref().or(self.collective.as_ref())?;
         let place = if self.in_place == Some(true) { " in place" } else { "" };
         let more = [
             self.dtype.clone(),
@@ -49,7 +51,7 @@ impl Record {
             self.window.map(|window| format!("window {window}")),
             self.communication_us.map(|_| "begun apart".to_owned()),
         ];
-        (format!("{}{place}", self.collective.as_deref().unwrap_or_default()), self.ranks, more)
+        Some((format!("{name}{place}"), self.ranks, more))
     }
 }
 
@@ -64,7 +66,8 @@ struct Series {
 pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     let mut all = Vec::new();
     for file in files {
-        all.extend(read(file.as_ref())?);
+        let file = file.as_ref();
+        all.extend(read(file).map_err(|why| format!("--plot: {}: {why}", file.display()))?);
     }
     if all.len() > chart::MOST {
         return Err(
@@ -111,46 +114,31 @@ fn power(value: f64) -> String {
 
 /// The series of a file, in the order in which they begin there, each in ascending order of bytes.
 fn read(file: &Path) -> Result<Vec<Series>> {
-    let wrong = |what: String| format!("--plot: {}: {what}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    let text = fs::read_to_string(file)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let mut found: Vec<Series> = Vec::new();
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let unread = |error: String| {
-            wrong(format!(
-                "line {}: no result of a collective, messages or puts as --json writes it: {error}",
-                index + 1
-            ))
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let unread = |error: &dyn std::fmt::Display| {
+            format!("line {number}: no result of a collective, messages or puts as --json writes it: {error}")
         };
-        let mut value: Value = serde_json::from_str(line).map_err(|error| unread(error.to_string()))?;
-        if let Some(fields) = value.as_object_mut()
-            && fields.contains_key("bench")
-        {
-            fields.remove("collective");
-        }
-        let record: Record = serde_json::from_value(value).map_err(|error| unread(error.to_string()))?;
-        if record.collective.is_none() {
-            return Err(unread("it names no collective".to_owned()).into());
-        }
-        let what = record.what();
+        let record: Record = serde_json::from_str(line).map_err(|error| unread(&error))?;
+        let what = record.what().ok_or_else(|| unread(&"it names no collective"))?;
         match found.iter_mut().find(|series| series.what == what) {
             Some(series) => series.records.push(record),
             None => found.push(Series { file: name.to_string(), what, records: vec![record] }),
         }
     }
     if found.is_empty() {
-        return Err(wrong("it has no results".to_owned()).into());
+        return Err("it has no results".into());
     }
     for series in &mut found {
         // A barrier has no bytes and so no point.
         series.records.retain(|record| record.bytes > 0);
         series.records.sort_by_key(|record| record.bytes);
     }
-    if found.iter().all(|series| series.records.is_empty()) {
-        return Err(wrong(format!("{} has no sizes", found[0].what.0)).into());
-    }
+    let name = found[0].what.0.clone();
     found.retain(|series| !series.records.is_empty());
-    Ok(found)
+    if found.is_empty() { Err(format!("{name} has no sizes").into()) } else { Ok(found) }
 }
 
 #[cfg(test)]

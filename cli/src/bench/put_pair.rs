@@ -4,7 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use unisono::ProcessGroup;
+use unisono::{
+    ProcessGroup,
+    group::{open_transport, transport_options},
+};
 use unisono_transport::{
     Address, Event, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport, ofi::Options,
 };
@@ -15,8 +18,9 @@ use super::{Result, ranks::second, room_for};
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
 pub(crate) const WINDOW: usize = 16;
 
-/// The longest time in which a peer may send nothing.
+/// The longest time in which a peer may send nothing, and the number of polls from one look at the clock to the next.
 const PATIENCE: Duration = Duration::from_secs(30);
+const CLOCK: u64 = 4096;
 
 /// The immediate of the puts that are counted, and that of acknowledgements.
 const DATA: u32 = 1;
@@ -32,17 +36,13 @@ pub(crate) struct Pair {
     _window: Region,
     target: RemoteRegion,
     events: Vec<Event>,
-    /// What has arrived since the beginning. The peer may be one measurement ahead, so it is compared with what was expected before the
-    /// current measurement.
-    arrived: Arrived,
-    before: Arrived,
-}
-
-/// Numbers of puts and of acknowledgements.
-#[derive(Clone, Copy, Default)]
-struct Arrived {
+    /// The puts and the acknowledgements that have arrived, without those of measurements that have ended. The peer may be one
+    /// measurement ahead.
     data: u64,
     acknowledged: u64,
+    /// The number of polls since the last event, and the time of the first of these that looked at the clock.
+    silent: u64,
+    since: Instant,
 }
 
 /// Registers memory and writes to each of its pages. Otherwise all pages would be the same page of zeros, which is always in the
@@ -60,7 +60,7 @@ fn touched(
 
 /// Makes endpoints on rank 0 and on the [`second`] with windows for puts of up to `bytes`; `None` on the others, which
 /// must call it too.
-pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Result<Option<Pair>> {
+pub(crate) fn pair(group: &ProcessGroup, bytes: usize) -> Result<Option<Pair>> {
     let other = second(group.size()).and_then(|second| match group.rank() {
         0 => Some(second),
         rank => (rank == second).then_some(0),
@@ -72,7 +72,8 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     };
     // The group's provider, even if the user has not asked for it.
     let provider = Some(group.limits().provider.clone());
-    let mut transport = unisono::group::open_transport(&Options { provider, ..options.clone() })?;
+    let options = Options { provider, ..transport_options(group.config()) };
+    let mut transport = open_transport(&options)?;
     let window = touched(&mut *transport, bytes.max(8))?;
     let source = touched(&mut *transport, bytes.max(8))?;
     let remote = window.remote().ok_or("a registered region has no key")?;
@@ -81,17 +82,27 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     let (address, words) = contacts.swap_remove(other).ok_or("the other rank has no endpoint")?;
     let peer = transport.connect(&Address(address))?;
     let target = RemoteRegion::from_words(words);
-    let (events, arrived, before) = (Vec::new(), Arrived::default(), Arrived::default());
-    Ok(Some(Pair { transport, peer, source, _window: window, target, events, arrived, before }))
+    let (_window, events, since) = (window, Vec::new(), Instant::now());
+    let (data, acknowledged, silent) = (0, 0, 0);
+    Ok(Some(Pair { transport, peer, source, _window, target, events, data, acknowledged, silent, since }))
 }
 
 impl Pair {
     fn poll(&mut self) -> Result<()> {
         self.transport.poll(&mut self.events)?;
+        self.silent = if self.events.is_empty() { self.silent + 1 } else { 0 };
+        // A look at the clock takes time, so most polls do without.
+        match self.silent {
+            CLOCK => self.since = Instant::now(),
+            polls if polls > 0 && polls.is_multiple_of(CLOCK) && self.since.elapsed() > PATIENCE => {
+                return Err(format!("nothing arrived from the peer for {PATIENCE:?}").into());
+            }
+            _ => {}
+        }
         for event in self.events.drain(..) {
             match event {
-                Event::Arrived { immediate: DATA, .. } => self.arrived.data += 1,
-                Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.arrived.acknowledged += 1,
+                Event::Arrived { immediate: DATA, .. } => self.data += 1,
+                Event::Arrived { immediate: ACKNOWLEDGE, .. } => self.acknowledged += 1,
                 Event::Arrived { immediate, .. } => {
                     return Err(
                         format!("a put with the immediate {immediate}, which neither rank sends").into()
@@ -104,7 +115,6 @@ impl Pair {
     }
 
     fn put(&mut self, bytes: usize, immediate: u32) -> Result<()> {
-        let begun = Instant::now();
         loop {
             let put = Put {
                 to: self.peer,
@@ -119,42 +129,31 @@ impl Pair {
                 return Ok(());
             }
             self.poll()?;
-            give_up(begun)?;
         }
     }
 
-    fn until(&mut self, done: impl Fn(&Self) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        let mut polls = 0_u64;
-        while !done(self) {
-            self.poll()?;
-            polls += 1;
-            if polls.is_multiple_of(4096) {
-                give_up(begun)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
-    pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
+    /// Half of a round trip's seconds, for each of `count` round trips of `bytes`, in ascending order. `first` on one of the two.
+    pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<f64>> {
         let mut times = room_for(count)?;
         for _ in 0..count {
             let begun = Instant::now();
             if first {
                 self.put(bytes, DATA)?;
             }
-            self.before.data += 1;
-            self.until(|pair| pair.arrived.data >= pair.before.data)?;
+            while self.data == 0 {
+                self.poll()?;
+            }
+            self.data -= 1;
             if !first {
                 self.put(bytes, DATA)?;
             }
-            times.push(begun.elapsed() / 2);
+            times.push(begun.elapsed().as_secs_f64() / 2.0);
         }
+        times.sort_unstable_by(f64::total_cmp);
         Ok(times)
     }
 
-    /// The time for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
+    /// The seconds for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
     /// (`receive`), or both at once; with at most `window` unacknowledged.
     pub(crate) fn stream(
         &mut self,
@@ -162,75 +161,53 @@ impl Pair {
         count: u64,
         send: bool,
         receive: bool,
-    ) -> Result<Duration> {
+    ) -> Result<f64> {
         let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
-        let Arrived { data, acknowledged } = self.before;
         let (mut posted, mut answered) = (0, 0);
         // An acknowledgement is for half a window.
         let window = window as u64;
         let half = (window / 2).max(1);
-        let acknowledgements = |puts: u64| puts.div_ceil(half);
+        let [to_hear, to_answer] = [to_send, to_receive].map(|puts| puts.div_ceil(half));
         let begun = Instant::now();
-        let (mut heard, mut seen) = (begun, 0);
         while posted < to_send
-            || self.arrived.acknowledged < acknowledged + acknowledgements(to_send)
-            || self.arrived.data.saturating_sub(data) < to_receive
-            || answered < acknowledgements(to_receive)
+            || self.acknowledged < to_hear
+            || self.data < to_receive
+            || answered < to_answer
         {
-            let mut moved = false;
-            if posted < to_send
-                && posted < self.arrived.acknowledged.saturating_sub(acknowledged) * half + window
-            {
+            let posts = posted < to_send && posted < self.acknowledged * half + window;
+            if posts {
                 self.put(bytes, DATA)?;
                 posted += 1;
-                moved = true;
             }
-            let landed = self.arrived.data.saturating_sub(data).min(to_receive);
-            let due = if landed == to_receive { acknowledgements(to_receive) } else { landed / half };
+            let due = if self.data >= to_receive { to_answer } else { self.data / half };
             if answered < due {
                 self.put(8.min(bytes), ACKNOWLEDGE)?;
                 answered += 1;
-                moved = true;
-            }
-            if !moved {
+            } else if !posts {
                 self.poll()?;
-                // The whole may take long, but something must arrive from time to time.
-                let arrived = self.arrived.data + self.arrived.acknowledged;
-                if std::mem::replace(&mut seen, arrived) != arrived {
-                    heard = Instant::now();
-                }
-                give_up(heard)?;
             }
         }
-        self.before.data += to_receive;
-        self.before.acknowledged += acknowledgements(to_send);
-        Ok(begun.elapsed())
+        self.data -= to_receive;
+        self.acknowledged -= to_hear;
+        Ok(begun.elapsed().as_secs_f64())
     }
-}
-
-fn give_up(begun: Instant) -> Result<()> {
-    if begun.elapsed() > PATIENCE {
-        return Err(format!("nothing arrived from the peer for {PATIENCE:?}").into());
-    }
-    Ok(())
 }
 
 /// The best of a few measurements of the bytes a second that rank 0 puts to the [`second`] at 1 MiB; on every rank. `None` in a
 /// world of one.
-pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
+pub(crate) fn bandwidth(group: &ProcessGroup) -> Result<Option<f64>> {
     const BYTES: usize = 1 << 20;
     const COUNT: u64 = 128;
     if group.size() < 2 {
         return Ok(None);
     }
-    let mut pair = pair(group, options, BYTES)?;
+    let mut pair = pair(group, BYTES)?;
     let mut best = [0.0_f64];
     if let Some(pair) = &mut pair {
         let first = group.rank() == 0;
         for _ in 0..4 {
-            let time = pair.stream((BYTES, WINDOW), COUNT, first, !first)?;
-            let bytes = f64::from(u32::try_from(COUNT * BYTES as u64)?);
-            best[0] = best[0].max(bytes / time.as_secs_f64());
+            let seconds = pair.stream((BYTES, WINDOW), COUNT, first, !first)?;
+            best[0] = best[0].max((COUNT * BYTES as u64) as f64 / seconds);
         }
         // The other side may still be waiting for the last acknowledgement to leave.
         let until = Instant::now() + Duration::from_millis(5);

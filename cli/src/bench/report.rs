@@ -9,24 +9,25 @@ use std::{
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
 use unisono::{ProcessGroup, Reduction};
-use unisono_transport::Limits;
+use unisono_schedule::Collective;
 
 use super::{
     Bench, Benchmark, Result, columns,
     origin::Origin,
     ranks::second,
-    rows::{Flow, MeasuredCase, MessageRow, OverlapRow, TimeRow, bus_factor},
+    rows::{Flow, MeasuredCase, MessageFigures, OverlapRow, TimeRow, bus_factor, micros},
     table::{self, Column, WIDEST, fitting, fixed, wrapped},
 };
 use crate::{tune::output::is_fifo, words};
 
 /// The names of the fields that only some kinds of records have; the others have null there.
-const ONLY_SOME: &str = "collective algorithm count dtype op reduction root registered in_place window pairs pair wrong time_us algbw \
+const ONLY_SOME: &str = "collective algorithm count dtype op reduction root in_place window pairs pair wrong time_us algbw \
     busbw pct_of_raw raw_GBps raw_pair cpu_s_per_GB registered_bytes communication_us idle busy latency_us one_way_GBps \
     both_ways_GBps rate_Mps rate_both_Mps send_recv put";
 
 /// Prints and records the results.
-pub(super) struct BenchReport {
+pub(super) struct BenchReport<'g> {
+    pub group: &'g ProcessGroup,
     /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
     json: Option<Box<dyn Write>>,
@@ -34,9 +35,6 @@ pub(super) struct BenchReport {
     quiet: bool,
     width: usize,
     origin: Origin,
-    ranks: usize,
-    limits: Limits,
-    reduction: Reduction,
     /// What is measured now.
     now: Option<Bench>,
     introduced: bool,
@@ -72,9 +70,9 @@ fn width() -> usize {
     if columns == 0 { WIDEST } else { columns.min(WIDEST) }
 }
 
-impl BenchReport {
+impl<'g> BenchReport<'g> {
     /// To be called by all ranks.
-    pub(super) fn new(group: &ProcessGroup, bench: &Bench, reduction: Reduction) -> Result<Self> {
+    pub(super) fn new(group: &'g ProcessGroup, bench: &Bench) -> Result<Self> {
         let reports = group.rank() == 0;
         let path = bench.asked.json.as_deref().filter(|_| reports);
         let only_json = path.is_some_and(is_stdout);
@@ -83,14 +81,12 @@ impl BenchReport {
             path => path.map(|_| Box::new(io::stdout()) as _),
         };
         Ok(Self {
+            group,
             raw: None,
             json,
             quiet: only_json || !reports,
             width: width(),
             origin: Origin::of(group)?,
-            ranks: group.size(),
-            limits: group.limits().clone(),
-            reduction,
             now: None,
             introduced: false,
             greeted: false,
@@ -117,7 +113,7 @@ impl BenchReport {
             return;
         }
         let Some(bench) = &self.now else { return };
-        let (width, ranks) = (self.width, self.ranks);
+        let (width, ranks, limits) = (self.width, self.group.size(), self.group.limits());
         let mut lines = Vec::new();
         if !std::mem::replace(&mut self.greeted, true) {
             let (host, cores) = self.origin.first();
@@ -129,9 +125,10 @@ impl BenchReport {
         }
         let memory = if bench.asked.registered { "registered memory" } else { "plain memory" };
         let place = if bench.forms() == [true] && !bench.asked.detail { ", in place" } else { "" };
-        let reproducible = bench.what.reduces() && self.reduction == Reduction::Reproducible;
+        let reproducible =
+            bench.what.is(Collective::reduces) && self.group.config().reduction == Reduction::Reproducible;
         let reproducible = if reproducible { ", reproducible" } else { "" };
-        let over = format!("over {} ({})", self.limits.provider, self.limits.version);
+        let over = format!("over {} ({})", limits.provider, limits.version);
         let second = second(ranks).unwrap_or_default();
         let what = match bench.what {
             Benchmark::SendRecv => {
@@ -167,25 +164,16 @@ impl BenchReport {
         self.line(&table::row(&columns));
     }
 
-    fn record(&mut self, record: &Value) {
-        if let Some(json) = &mut self.json
-            && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
-        {
-            self.trouble.get_or_insert(error);
-            self.json = None;
-        }
-    }
-
     /// True, on all ranks, if they continue: false if standard output has no reader.
     ///
     /// # Errors
     /// If the results could not be written for another reason.
-    pub(super) fn check(&mut self, group: &ProcessGroup) -> Result<bool> {
+    pub(super) fn check(&mut self) -> Result<bool> {
         if self.trouble.as_ref().is_some_and(|error| error.kind() != ErrorKind::BrokenPipe) {
             self.written()?;
         }
         let mut closed = [u32::from(self.trouble.is_some())];
-        group.broadcast(&mut closed, 0)?;
+        self.group.broadcast(&mut closed, 0)?;
         self.closed = closed != [0];
         Ok(!self.closed)
     }
@@ -200,7 +188,7 @@ impl BenchReport {
         let detail = self.now.as_ref().is_some_and(|bench| bench.asked.detail);
         let mut columns = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
         for (at, row) in rows.iter().enumerate() {
-            let [min, p50, p99] = row.times_us();
+            let [min, p50, p99] = micros(&row.samples);
             let (algbw, busbw) = self.bandwidths(&row.case, p50);
             let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
             if detail {
@@ -212,16 +200,13 @@ impl BenchReport {
                 _ => "out of place",
             };
             columns.extend(columns::of_times(over, at > 0, [p50, algbw, busbw], row.case.wrong));
-            let record = self.of_case(
-                &row.case,
-                json!({
-                    "time_us": { "min": min, "p50": p50, "p99": p99, "mean": row.mean * 1e6 },
-                    "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "raw_GBps": self.raw.map(|raw| raw / 1e9),
-                    "raw_pair": self.raw.and_then(|_| Some([0, second(self.ranks)?])), "cpu_s_per_GB": row.cpu_a_gigabyte(),
-                    "registered_bytes": row.memory,
-                }),
-            );
-            self.record(&record);
+            let raw_pair = self.raw.and_then(|_| Some([0, second(self.group.size())?]));
+            let measured = json!({
+                "time_us": { "min": min, "p50": p50, "p99": p99, "mean": row.mean * 1e6 },
+                "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "raw_GBps": self.raw.map(|raw| raw / 1e9),
+                "raw_pair": raw_pair, "cpu_s_per_GB": row.cpu_a_gigabyte(), "registered_bytes": row.memory,
+            });
+            self.record_case(&row.case, measured);
         }
         if !detail {
             self.row(columns);
@@ -232,7 +217,7 @@ impl BenchReport {
     /// last lines.
     fn bandwidths(&mut self, case: &MeasuredCase, time: f64) -> (f64, f64) {
         let algbw = case.bytes as f64 / time / 1e3;
-        let busbw = algbw * bus_factor(case.collective, self.ranks);
+        let busbw = algbw * bus_factor(case.collective, self.group.size());
         self.count(case.wrong, busbw);
         if self.algorithms.last().is_none_or(|(last, _)| *last != case.algorithm) {
             self.algorithms.push((case.algorithm, case.bytes));
@@ -249,59 +234,48 @@ impl BenchReport {
     /// Reports a collective with computations.
     pub(super) fn overlap(&mut self, row: &OverlapRow) {
         self.row(columns::of_overlap(row));
-        let micros = |seconds: f64| seconds * 1e6;
-        let (idle, busy, collective) = (&row.idle, &row.busy, micros(row.idle.communication));
+        let us = |seconds: f64| seconds * 1e6;
+        let (idle, busy, collective) = (&row.idle, &row.busy, us(row.idle.communication));
         let (algbw, busbw) = self.bandwidths(&row.case, collective);
-        let record = self.of_case(
-            &row.case,
-            json!({
-                "time_us": { "min": null, "p50": collective, "p99": null, "mean": null },
-                "algbw": algbw, "busbw": busbw, "communication_us": collective,
-                "idle": {
-                    "compute_us": micros(idle.computation), "total_us": micros(idle.both), "overlap_pct": idle.hidden(),
-                },
-                "busy": {
-                    "compute_us": micros(busy.computation), "total_us": micros(busy.both), "overlap_pct": busy.hidden(),
-                    "threads": row.threads,
-                },
-            }),
-        );
-        self.record(&record);
-    }
-
-    /// A record with the fields of all kinds, and null for those of only some kinds that are not among these.
-    fn of_all(&self, bytes: usize, iterations: usize, fields: [Value; 2]) -> Value {
-        let Some(bench) = &self.now else { return Value::Null };
-        let (host, processors) = self.origin.first();
-        let mut record = json!({
-            "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": self.limits.version,
-            "provider": self.limits.provider, "date": self.origin.date, "host": host, "hosts": self.origin.hosts(),
-            "processors": processors, "processor": self.origin.processor, "ranks": self.ranks, "bytes": bytes,
-            "iterations": iterations, "warmup": bench.asked.warmup,
+        let measured = json!({
+            "time_us": { "min": null, "p50": collective, "p99": null, "mean": null },
+            "algbw": algbw, "busbw": busbw, "communication_us": collective,
+            "idle": {
+                "compute_us": us(idle.computation), "total_us": us(idle.both), "overlap_pct": idle.hidden(),
+            },
+            "busy": {
+                "compute_us": us(busy.computation), "total_us": us(busy.both), "overlap_pct": busy.hidden(),
+                "threads": row.threads,
+            },
         });
-        for name in ONLY_SOME.split_whitespace() {
-            record[name] = Value::Null;
-        }
-        for fields in fields.iter().filter_map(Value::as_object) {
-            fields.iter().for_each(|(name, value)| record[name] = value.clone());
-        }
-        record
+        self.record_case(&row.case, measured);
     }
 
-    /// A record of a collective: its case, and the measured figures.
-    fn of_case(&self, case: &MeasuredCase, measured: Value) -> Value {
-        let registered = self.now.as_ref().map(|bench| bench.asked.registered);
+    /// Records a collective: its case, and the measured figures.
+    fn record_case(&mut self, case: &MeasuredCase, measured: Value) {
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
-            "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
-            "registered": registered, "in_place": case.in_place, "wrong": case.wrong,
+            "reduction": case.op.map(|_| self.group.config().reduction.name()), "root": case.root,
+            "in_place": case.in_place, "wrong": case.wrong,
         });
-        self.of_all(case.bytes, case.iterations, [what, measured])
+        self.record(case.bytes, case.iterations, [what, measured]);
     }
 
-    /// A record of messages or puts: their kind, and the measured figures.
-    fn of_flow(&self, what: Value, flow: &Flow) -> Value {
+    /// Reports messages or puts.
+    pub(super) fn flow(&mut self, flow: &Flow) {
+        self.row(columns::of_flow(flow));
+        let what = match &flow.messages {
+            Some(MessageFigures { count, dtype, pairs, wrong }) => {
+                self.count(*wrong, flow.one_way.gigabytes);
+                let dtype = dtype.name();
+                json!({ "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "wrong": wrong })
+            }
+            None => {
+                self.count(0, flow.one_way.gigabytes);
+                json!({ "put": true, "pair": [0, second(self.group.size())] })
+            }
+        };
         let [min, p50, p99] = flow.latency_us;
         let (one_way, both_ways) = (flow.one_way, flow.both_ways);
         let measured = json!({
@@ -311,29 +285,30 @@ impl BenchReport {
             "one_way_GBps": one_way.gigabytes, "both_ways_GBps": both_ways.gigabytes,
             "rate_Mps": one_way.millions, "rate_both_Mps": both_ways.millions,
         });
-        self.of_all(flow.bytes, flow.iterations, [what, measured])
+        self.record(flow.bytes, flow.iterations, [what, measured]);
     }
 
-    /// Reports messages.
-    pub(super) fn messages(&mut self, row: &MessageRow) {
-        let MessageRow { flow, count, dtype, pairs, wrong } = row;
-        let dtype = dtype.name();
-        self.row(columns::of_messages(row));
-        self.count(*wrong, flow.one_way.gigabytes);
-        let registered = self.now.as_ref().map(|bench| bench.asked.registered);
-        let what = json!({
-            "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": registered, "wrong": wrong,
+    /// Writes a record with the fields of all kinds, and null for those of only some kinds that are not among these.
+    fn record(&mut self, bytes: usize, iterations: usize, fields: [Value; 2]) {
+        let (Some(bench), Some(json)) = (&self.now, &mut self.json) else { return };
+        let ((host, processors), limits) = (self.origin.first(), self.group.limits());
+        let mut record = json!({
+            "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": limits.version,
+            "provider": limits.provider, "date": self.origin.date, "host": host, "hosts": self.origin.hosts(),
+            "processors": processors, "processor": self.origin.processor, "ranks": self.group.size(), "bytes": bytes,
+            "registered": (bench.what != Benchmark::Put).then_some(bench.asked.registered),
+            "iterations": iterations, "warmup": bench.asked.warmup,
         });
-        let record = self.of_flow(what, flow);
-        self.record(&record);
-    }
-
-    /// Reports puts.
-    pub(super) fn put(&mut self, flow: &Flow) {
-        self.row(columns::of_puts(flow));
-        self.count(0, flow.one_way.gigabytes);
-        let record = self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow);
-        self.record(&record);
+        for name in ONLY_SOME.split_whitespace() {
+            record[name] = Value::Null;
+        }
+        for fields in fields.iter().filter_map(Value::as_object) {
+            fields.iter().for_each(|(name, value)| record[name] = value.clone());
+        }
+        if let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush()) {
+            self.trouble.get_or_insert(error);
+            self.json = None;
+        }
     }
 
     /// Prints the last lines of what was measured: the algorithms, wrong values, the average.
@@ -360,10 +335,10 @@ impl BenchReport {
     ///
     /// # Errors
     /// If something could not be written, unless the reader has gone.
-    pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         if self.greeted {
             self.sum_up();
-            self.line(&format!("# Registered for windows : {} bytes on rank 0", group.usage().memory));
+            self.line(&format!("# Registered for windows : {} bytes on rank 0", self.group.usage().memory));
         }
         self.written()
     }

@@ -1,7 +1,5 @@
 //! The results of one size.
 
-use std::time::Duration;
-
 use unisono::{dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
@@ -37,11 +35,6 @@ pub(super) struct TimeRow {
 }
 
 impl TimeRow {
-    /// The least, median and 99th percentile of single calls, in microseconds.
-    pub(super) fn times_us(&self) -> [f64; 3] {
-        [0.0, 0.5, 0.99].map(|q| quantile(&self.samples, q) * 1e6)
-    }
-
     /// Processor seconds of all ranks for 10^9 bytes; 0 where there are none.
     pub(super) fn cpu_a_gigabyte(&self) -> f64 {
         if self.case.bytes == 0 { 0.0 } else { self.cpu / (self.case.bytes as f64 / 1e9) }
@@ -73,9 +66,9 @@ impl Times {
     }
 }
 
-/// Messages of one size, of all pairs together.
-pub(super) struct MessageRow {
-    pub flow: Flow,
+/// What only messages have, of all pairs together.
+#[derive(Debug)]
+pub(super) struct MessageFigures {
     pub count: usize,
     pub dtype: Dtype,
     pub pairs: usize,
@@ -113,15 +106,17 @@ pub(super) struct Flow {
     /// One way, and in each of both directions at once.
     pub one_way: Rates,
     pub both_ways: Rates,
+    pub messages: Option<MessageFigures>,
 }
 
-pub(super) fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+/// The least, median and 99th percentile of seconds in ascending order, in microseconds.
+pub(super) fn micros(sorted: &[f64]) -> [f64; 3] {
+    [0.0, 0.5, 0.99].map(|q| quantile(sorted, q) * 1e6)
 }
 
-/// The value below which a fraction `q` of a sorted, non-empty list lies; the default for an empty one.
+/// The value below which a fraction `q` of a sorted, non-empty list lies; 0 for an empty one.
 #[allow(clippy::cast_possible_truncation, reason = "an index into the list")]
-pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
 }
@@ -152,7 +147,7 @@ mod tests {
         assert_eq!(quantile(&sorted, 0.0), 1.0);
         assert_eq!(quantile(&sorted, 0.5), 3.0);
         assert_eq!(quantile(&sorted, 0.99), 100.0);
-        assert_eq!(quantile::<f64>(&[], 0.5), 0.0);
+        assert_eq!(quantile(&[], 0.5), 0.0);
     }
 
     #[test]

@@ -16,8 +16,6 @@ use unisono_schedule::{
     select::Choice,
 };
 
-use unisono_transport::ofi::Options;
-
 use super::{Case, Result, Shape};
 use crate::{
     bench::{
@@ -79,27 +77,25 @@ pub(super) struct Raw {
 
 impl OneRank {
     pub(crate) fn run(self) -> Result<()> {
-        let (usual, mut with) = (Config::default(), Config::default());
+        let usual = Config::default();
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
             // The settings that the predictions assume.
             config.tuning = None;
             config.reduction = Reduction::Fastest;
             (config.chunk, config.lanes) = (usual.chunk, usual.lanes);
-            with = config.clone();
         })?;
-        let options = unisono::group::transport_options(&with);
-        let found = self.find(&group, &options).inspect_err(|error| drop(group.abort(&error.to_string())))?;
+        let found = self.find(&group).inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if group.rank() == 0 {
             writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
         }
         Ok(())
     }
 
-    fn find(&self, group: &ProcessGroup, options: &Options) -> Result<Measurements> {
+    fn find(&self, group: &ProcessGroup) -> Result<Measurements> {
         let limits = group.limits();
         let library = format!("{} ({})", limits.provider, limits.version);
-        let raw = if self.raw { Some(raw(group, options)?) } else { None };
+        let raw = if self.raw { Some(raw(group)?) } else { None };
         let progress = Progress::new(0, false);
         let mut times = Vec::new();
         for &bytes in &self.bytes {
@@ -126,23 +122,22 @@ impl Measurements {
     }
 }
 
-fn raw(group: &ProcessGroup, options: &Options) -> Result<Raw> {
+fn raw(group: &ProcessGroup) -> Result<Raw> {
     const LARGE: usize = 256 << 10;
     const LARGE_PUTS: u32 = 64;
     const SMALL_PUTS: u32 = 500;
     // Short runs, so that other programs do not disturb the best one.
     const RUNS: u32 = 24;
     let first = group.rank() == 0;
-    let mut pair = put_pair::pair(group, options, LARGE)?.ok_or("raw puts need two ranks")?;
+    let mut pair = put_pair::pair(group, LARGE)?.ok_or("raw puts need two ranks")?;
     pair.ping_pong(8, 500, first)?;
-    let mut times = pair.ping_pong(8, 4000, first)?;
-    times.sort_unstable();
+    let times = pair.ping_pong(8, 4000, first)?;
     let mut fastest = |bytes: usize, puts: u32, both: bool| -> Result<f64> {
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {
-            let time =
-                pair.stream((bytes, put_pair::WINDOW), u64::from(puts), both || first, both || !first)?;
-            least = least.min(time.as_secs_f64() / f64::from(puts));
+            let ways = (both || first, both || !first);
+            let seconds = pair.stream((bytes, put_pair::WINDOW), u64::from(puts), ways.0, ways.1)?;
+            least = least.min(seconds / f64::from(puts));
         }
         Ok(least)
     };
@@ -162,8 +157,7 @@ fn raw(group: &ProcessGroup, options: &Options) -> Result<Raw> {
             Ok(())
         })?;
     group.barrier()?;
-    let (one_way, cheap_registration) =
-        (quantile(&times, 0.1).as_secs_f64(), group.limits().cheap_registration);
+    let (one_way, cheap_registration) = (quantile(&times, 0.1), group.limits().cheap_registration);
     Ok(Raw { one_way, put, bandwidth, both, reduction, copy, cheap_registration })
 }
 

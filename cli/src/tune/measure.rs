@@ -13,8 +13,9 @@ use unisono_schedule::{
 use super::{Result, decide::same};
 use crate::{
     bench::{
+        check::RankPart,
         data::{self, Sample, with_dtype},
-        operands::call,
+        operands::CallMemory,
         progress::Progress,
         rows::median,
     },
@@ -153,10 +154,9 @@ pub(crate) fn seconds(
 
 fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &Progress) -> Result<Vec<f64>> {
     let job = Job::new(case.collective, group.rank(), group.size(), case.count);
-    let (inputs, outputs) = job.lengths().ok_or("the sizes overflow")?;
-    let (input, mut output) = (data::zeros::<T>(inputs)?, data::zeros::<T>(outputs)?);
-    let mut run =
-        |way: usize| call(&ways[way].handle, case.collective, ReduceOp::Sum, 0, &input, &mut output);
+    let part = RankPart { job, op: ReduceOp::Sum };
+    let mut operands = CallMemory::new(&part, false, data::zeros::<T>)?;
+    let mut run = |way: usize| operands.call(&ways[way].handle, &part);
 
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
     let mut alive: Vec<usize> = (0..ways.len()).collect();

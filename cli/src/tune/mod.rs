@@ -18,13 +18,12 @@ use unisono_schedule::{
 
 use self::decide::Measured;
 use crate::{
+    Result,
     bench::{self, progress::Progress},
     cost::{self, Case},
     run::job::Job,
     words,
 };
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// The smallest size of a whole vector that is tuned, in bytes.
 const SMALLEST: usize = 8;
@@ -73,28 +72,19 @@ pub(crate) struct Tune {
 }
 
 impl Tune {
-    pub(crate) fn run(self) -> ExitCode {
-        let result = match self.ranks {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.ranks {
             Some(ranks) => self.start(ranks),
             None => self.tune().map(|()| ExitCode::SUCCESS),
-        };
-        crate::status("tune", result)
+        }
     }
 
     /// Starts the ranks, each of which runs this without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         // The output is checked before ranks are started and minutes are spent on measuring.
-        self.check()?;
+        bench::check_sizes(self.min_bytes, self.max_bytes)?;
         output::check(&self.output)?;
         Ok(Job::again(ranks).run()?.exit_code())
-    }
-
-    /// Checks of the command line that clap cannot do.
-    fn check(&self) -> Result<()> {
-        if self.min_bytes > self.max_bytes {
-            return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
-        }
-        Ok(())
     }
 
     /// Runs one rank.
@@ -109,7 +99,7 @@ impl Tune {
     }
 
     fn tune_in(&self, group: &ProcessGroup) -> Result<()> {
-        self.check()?;
+        bench::check_sizes(self.min_bytes, self.max_bytes)?;
         if group.size() < 2 {
             return Err("there is nothing to tune on one rank: --ranks 4".into());
         }
