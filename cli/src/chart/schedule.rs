@@ -5,10 +5,7 @@ use plotters::{
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
-use unisono_schedule::{
-    Job,
-    algorithm::{Algorithm, Plan},
-};
+use unisono_schedule::{Job, algorithm::Plan};
 
 use super::{
     Area, COLOURS, GREY,
@@ -32,7 +29,7 @@ const WIDTH: i32 = 400;
 ///
 /// # Errors
 /// If there are too many ranks or elements to be seen.
-pub(crate) fn picture(algorithm: &Algorithm, plan: &Plan, job: &Job<'_>) -> crate::Result<String> {
+pub(crate) fn picture(algorithm: &str, plan: &Plan, job: &Job<'_>) -> crate::Result<String> {
     let (input, output) = Job { rank: job.root, ..*job }.lengths().unwrap_or((usize::MAX, 0));
     if job.ranks > RANKS || input.max(output) > ELEMENTS {
         return Err(format!("a picture has at most {RANKS} ranks and {ELEMENTS} elements").into());
@@ -42,7 +39,7 @@ pub(crate) fn picture(algorithm: &Algorithm, plan: &Plan, job: &Job<'_>) -> crat
     let (width, height) = (layout.after + layout.room + CELL, TOP + ROW * layout.rows);
     let size = (width.max(WIDTH).unsigned_abs(), height.unsigned_abs());
     let (collective, ranks) = (plan.collective.name(), words::some(job.ranks, "rank"));
-    let title = format!("{collective} by {}, {ranks}", algorithm.name);
+    let title = format!("{collective} by {algorithm}, {ranks}");
     let mut picture = String::new();
     layout.draw(SVGBackend::with_string(&mut picture, size).into_drawing_area(), &trace, &title)?;
     Ok(picture)

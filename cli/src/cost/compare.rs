@@ -53,23 +53,6 @@ fn parse_sized(text: &str) -> std::result::Result<Collective, String> {
     }
 }
 
-/// How well the predictions agree with the measured times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Score {
-    right: usize,
-    of: usize,
-}
-
-impl Score {
-    fn words(self) -> String {
-        format!("{} of {} ({:.0} %)", self.right, self.of, 100.0 * self.right as f64 / self.of.max(1) as f64)
-    }
-
-    fn add(&mut self, other: Self) {
-        (self.right, self.of) = (self.right + other.right, self.of + other.of);
-    }
-}
-
 impl Compare {
     /// What is compared, and what the columns mean.
     fn head(&self, out: &mut impl Write) -> io::Result<()> {
@@ -91,9 +74,7 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
     }
 
     pub(crate) fn run(self) -> Result<()> {
-        if self.min_bytes > self.max_bytes {
-            return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
-        }
+        bench::check_sizes(self.min_bytes, self.max_bytes)?;
         let provider = Some(self.provider.as_str());
         self.head(&mut io::stdout().lock())?;
         let fabric = match self.fabric {
@@ -105,7 +86,8 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
             }
         };
         let sizes = bench::sweep(self.min_bytes, self.max_bytes, self.factor);
-        let (mut cells, mut pairs) = (Score::default(), Score::default());
+        // Whether the model is right about the fastest of each cell, and about each pair.
+        let (mut cells, mut pairs) = (Vec::new(), Vec::new());
         for &ranks in &self.ranks {
             let ranks = ranks as usize;
             // All ranks are on this machine, whatever the fabric's preset says.
@@ -126,14 +108,17 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
             for &(bytes, case) in &sizes {
                 let both = both(&case, &found, bytes);
                 let (right, order) = judge(&both);
-                cells.add(Score { right: usize::from(right), of: 1 });
-                pairs.add(order);
-                let mark = if right { "right" } else { "WRONG" };
-                rows(&mut out, (words::size(case.whole()), mark, order), &both)?;
+                cells.push(right);
+                rows(&mut out, words::size(case.whole()), right, &order, &both)?;
+                pairs.extend(order);
             }
             writeln!(out)?;
         }
-        let (cells, pairs) = (cells.words(), pairs.words());
+        let score = |all: &[bool]| {
+            let right = right(all);
+            format!("{right} of {} ({:.0} %)", all.len(), 100.0 * right as f64 / all.len().max(1) as f64)
+        };
+        let (cells, pairs) = (score(&cells), score(&pairs));
         Ok(writeln!(
             io::stdout(),
             "the model's fastest is within 10 % of the fastest in {cells} cells
@@ -142,13 +127,21 @@ and {pairs} pairs that differ by more than 15 % are in the right order"
     }
 }
 
+/// How many of these are right.
+fn right(all: &[bool]) -> usize {
+    all.iter().filter(|right| **right).count()
+}
+
 /// Prints the rows of a size; its algorithms are sorted by measured time.
 fn rows(
     out: &mut impl Write,
-    (size, mark, order): (String, &str, Score),
+    size: String,
+    fastest: bool,
+    pairs: &[bool],
     both: &[(&str, f64, f64)],
 ) -> io::Result<()> {
-    let mut first = [size, mark.to_owned(), format!("{}/{}", order.right, order.of)];
+    let mark = if fastest { "right" } else { "WRONG" };
+    let mut first = [size, mark.to_owned(), format!("{}/{}", right(pairs), pairs.len())];
     for &(name, measured, predicted) in both {
         let [size, mark, order] = std::mem::take(&mut first);
         let ratio = measured / predicted;
@@ -164,25 +157,24 @@ fn rows(
 /// Name, measured and predicted time of every algorithm, by measured time.
 fn both(case: &Case, found: &Measurements, bytes: usize) -> Vec<(&'static str, f64, f64)> {
     let with_price = found.of(bytes).filter_map(|(algorithm, measured)| {
-        let (plan, shape) = (algorithm.plan(case.collective)?, case.shape(algorithm));
-        Some((algorithm.name, measured, Priced::of(case, algorithm, plan, shape, Effort::EXACT).seconds()?))
+        let plan = algorithm.plan(case.collective)?;
+        let priced = Priced::of(case, plan, case.choice(algorithm), Effort::EXACT);
+        Some((algorithm.name, measured, priced.seconds()?))
     });
     let mut both: Vec<_> = with_price.collect();
     both.sort_by(|one, other| one.1.total_cmp(&other.1));
     both
 }
 
-/// Compares predictions with measured times; the algorithms are sorted by measured time.
-fn judge(both: &[(&str, f64, f64)]) -> (bool, Score) {
+/// Compares predictions with measured times: whether the fastest is right, and each pair. The algorithms are sorted by measured time.
+fn judge(both: &[(&str, f64, f64)]) -> (bool, Vec<bool>) {
     let best = both.first().map_or(0.0, |it| it.1);
     let taken = both.iter().min_by(|one, other| one.2.total_cmp(&other.2));
-    let mut order = Score::default();
-    for (index, faster) in both.iter().enumerate() {
-        for slower in both[index..].iter().filter(|it| it.1 > faster.1 * APART) {
-            order.add(Score { right: usize::from(slower.2 > faster.2), of: 1 });
-        }
-    }
-    (taken.is_some_and(|it| it.1 <= best * CLOSE), order)
+    let slower = |faster: &(&str, f64, f64)| {
+        let (measured, predicted) = (faster.1 * APART, faster.2);
+        both.iter().filter(move |it| it.1 > measured).map(move |it| it.2 > predicted)
+    };
+    (taken.is_some_and(|it| it.1 <= best * CLOSE), both.iter().flat_map(slower).collect())
 }
 
 #[cfg(test)]
@@ -192,16 +184,16 @@ mod tests {
     #[test]
     fn a_close_choice_is_right_and_close_pairs_do_not_count() {
         let both = [("a", 1.0, 2.0), ("b", 1.05, 1.0), ("c", 2.0, 1.5)];
-        assert_eq!(judge(&both), (true, Score { right: 1, of: 2 }));
-        assert_eq!(judge(&[("a", 1.0, 2.0), ("b", 1.2, 1.0)]), (false, Score { right: 0, of: 1 }));
-        assert_eq!(judge(&[]), (false, Score::default()));
+        assert_eq!(judge(&both), (true, vec![false, true]));
+        assert_eq!(judge(&[("a", 1.0, 2.0), ("b", 1.2, 1.0)]), (false, vec![false]));
+        assert_eq!(judge(&[]), (false, vec![]));
     }
 
     #[test]
     fn a_row_has_both_times_and_the_first_by_the_second() {
         let mut out = Vec::new();
         let both = [("recursive_doubling", 3e-6, 2e-6), ("star", 1e-3, 2e-3)];
-        rows(&mut out, ("8 B".to_owned(), "right", Score { right: 1, of: 1 }), &both).unwrap();
+        rows(&mut out, "8 B".to_owned(), true, &[true], &both).unwrap();
         let wanted = "       8 B  right      1/1  recursive_doubling   3.00 µs   2.00 µs   1.50
                             star                 1.00 ms   2.00 ms   0.50
 ";

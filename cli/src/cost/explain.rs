@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
     Job, Kind, Place, Showing, Shown, Span, Step,
-    algorithm::{Algorithm, Plan},
+    algorithm::Plan,
     cost::Fabric,
     price::{Effort, price},
     select::{Chooser, shown},
@@ -58,23 +58,25 @@ impl Explain {
         let case = Case::new(self.about.collective, ranks, self.about.bytes, self.dtype).on(&fabric);
         let no_choice = || "no algorithm can do it".to_owned();
         let chooser = case.chooser();
-        let choice = chooser.choose(case.collective, case.bytes(), |_| true).ok_or_else(no_choice)?;
+        let choice = case.chosen().ok_or_else(no_choice)?;
         let why = chooser.reason(case.collective, case.bytes()).ok_or_else(no_choice)?;
-        let shape = case.shape(choice.algorithm);
+        let plan = choice.algorithm.plan(case.collective).ok_or_else(no_choice)?;
+        let cut = case.choice(choice.algorithm);
+        let job = Job { rank: self.rank, ..case.job(plan, &cut) };
 
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;
         writeln!(out, "  {}", describe_transport(&provider(&fabric, ranks)))?;
         writeln!(out, "  takes {}: {}", choice.algorithm.name, choice.algorithm.summary)?;
-        let direct = match (shape.long, shape.direct) {
+        let direct = match (job.long, job.direct) {
             (true, _) => ", but what one rank has for another in one write into its output",
             (false, true) => ", results straight into outputs where the algorithm can",
             (false, false) => "",
         };
-        let (chunk, lanes) = (words::size(shape.chunk), words::some(shape.lanes, "lane"));
+        let (chunk, lanes) = (words::size(cut.chunk_bytes), words::some(cut.lanes, "lane"));
         writeln!(out, "  chunks of at most {chunk}, at most {lanes}{direct}")?;
         writeln!(out, "  by {why}")?;
-        if shape.lanes < choice.lanes || shape.chunk < choice.chunk_bytes {
+        if cut.lanes < choice.lanes || cut.chunk_bytes < choice.chunk_bytes {
             let what = "UNISONO_LANES and UNISONO_CHUNK";
             writeln!(out, "  and within what is configured by default ({what})")?;
         }
@@ -82,29 +84,27 @@ impl Explain {
         writeln!(out, "\nPredicted on {}", describe(&fabric, ranks))?;
         let priced: Vec<Priced> = case
             .plans()
-            .map(|(algorithm, plan)| Priced::of(&case, algorithm, plan, case.shape(algorithm), Effort::QUICK))
+            .map(|(algorithm, plan)| Priced::of(&case, plan, case.choice(algorithm), Effort::QUICK))
             .collect();
         let best = fastest(&priced);
         for (index, it) in priced.iter().enumerate() {
-            let chosen = if it.algorithm.code == choice.algorithm.code { "  chosen" } else { "" };
+            let chosen = if it.name() == choice.algorithm.name { "  chosen" } else { "" };
             let best = if best == Some(index) { "  fastest" } else { "" };
             let why = it.cost.as_ref().err().map_or_else(String::new, |why| format!("  {why}"));
-            writeln!(out, "  {:<19} {:>10}{chosen}{best}{why}", it.algorithm.name, it.time())?;
+            writeln!(out, "  {:<19} {:>10}{chosen}{best}{why}", it.name(), it.time())?;
         }
 
-        if let Some(why) = why_not_the_fastest(&case, &chooser, choice.algorithm, &priced) {
+        if let Some(why) = why_not_the_fastest(&case, choice.algorithm, &priced) {
             writeln!(out, "It takes {why}")?;
         }
 
-        let job = Job { rank: self.rank, ..case.job(shape) };
-        match Ways::of(&case, &chooser, choice.algorithm, &job) {
+        match ways(&case, &chooser, plan, &job) {
             Some(ways) => {
-                ways.say(&mut out, case.dtype.size(), &fabric)?;
-                let (plan, job) = ways.plain.unwrap_or((ways.messages, job));
+                say_ways(&mut out, &ways, case.dtype.size(), &fabric)?;
+                let (plan, job) = ways[0].map_or((plan, job), |(_, plan, job)| (plan, job));
                 self.steps(&mut out, plan, &job)?;
             }
             None => {
-                let plan = choice.algorithm.plan(case.collective).ok_or_else(no_choice)?;
                 let shown = plan.inside(&job, case.dtype.size(), fabric.network().shared_memory);
                 if shown.is_some() {
                     writeln!(out, "\nRanks of a host read each other's scratch; messages go between hosts")?;
@@ -158,60 +158,40 @@ impl Explain {
     }
 }
 
-/// How ranks of one host that share memory do a call.
-struct Ways {
-    /// The plan by messages, for memory that cannot be shared.
-    messages: &'static Plan,
-    /// Elements of plain memory, which are copied to slots; `None` if messages are faster.
-    plain: Option<(&'static Plan, Job<'static>)>,
-    /// Elements of registered buffers, which are read in place.
-    registered: Option<(&'static Plan, Job<'static>)>,
+/// How ranks of one host show elements: of which memory, by which plan and job.
+type Way = (&'static str, &'static Plan, Job<'static>);
+
+/// How ranks of one host show elements of plain memory, unless messages are faster, and of registered buffers, unless that is the same.
+/// `None` if the ranks share no memory, or there is one. `messages` is the plan by messages.
+fn ways(case: &Case, chooser: &Chooser, messages: &'static Plan, job: &Job<'_>) -> Option<[Option<Way>; 2]> {
+    let (fabric, size) = (chooser.fabric(), case.dtype.size());
+    if fabric.kind != Kind::SharedMemory || fabric.hosts(job.ranks) > 1 || job.ranks == 1 {
+        return None;
+    }
+    if shown::copied(messages, job, size) {
+        return Some([Some(("copied to slots", messages, shown::copied_job(job))), None]);
+    }
+    let plan = shown::in_place(job, size, |_| true)?;
+    let way = |what, copies| (what, plan, shown::in_place_job(job, size, copies));
+    let copies = chooser.shown(case.collective, shown::given(job, size));
+    let plain = (copies > 0).then(|| way("plain memory, copied to slots", Some(copies)));
+    Some([plain, Some(way("registered buffers, read where they lie", None))])
 }
 
-impl Ways {
-    /// `None` if the ranks share no memory, or there is one.
-    fn of(case: &Case, chooser: &Chooser, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Self> {
-        let fabric = chooser.fabric();
-        let alone = fabric.kind != Kind::SharedMemory || fabric.hosts(job.ranks) > 1 || job.ranks == 1;
-        let messages = algorithm.plan(case.collective).filter(|_| !alone)?;
-        let size = case.dtype.size();
-        if shown::copied(messages, job, size) {
-            return Some(Self {
-                messages,
-                plain: Some((messages, shown::copied_job(job))),
-                registered: None,
-            });
-        }
-        let plan = shown::in_place(job, size, |_| true)?;
-        let copies = chooser.shown(case.collective, shown::given(job, size));
-        let plain = (copies > 0).then(|| (plan, shown::in_place_job(job, size, Some(copies))));
-        Some(Self { messages, plain, registered: Some((plan, shown::in_place_job(job, size, None))) })
+/// Prints how ranks show elements, and the predicted times.
+fn say_ways(out: &mut impl Write, ways: &[Option<Way>; 2], size: usize, fabric: &Fabric) -> Result<()> {
+    writeln!(out, "\nRanks of one host show elements in shared memory instead of sending them")?;
+    for (what, plan, job) in ways.iter().flatten() {
+        // Some rank copies, so that not all elements are read in place.
+        let shown = job.shown.map(|it| if job.chunk < usize::MAX { Showing::Copied } else { it });
+        let cost = price(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
+        let time = cost.map_or_else(|why| why.to_string(), |cost| words::time(cost.seconds));
+        writeln!(out, "  {what:<58} {time:>10}")?;
     }
-
-    /// Prints what is done, and its predicted time.
-    fn say(&self, out: &mut impl Write, size: usize, fabric: &Fabric) -> Result<()> {
-        writeln!(out, "\nRanks of one host show elements in shared memory instead of sending them")?;
-        let mut line = |what: &str, way: &Option<(&'static Plan, Job<'static>)>| match way {
-            Some((plan, job)) => {
-                // Some rank copies, so that not all elements are read in place.
-                let shown = job.shown.map(|it| if job.chunk < usize::MAX { Showing::Copied } else { it });
-                let cost = price(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
-                let time = cost.map_or_else(|why| why.to_string(), |cost| words::time(cost.seconds));
-                writeln!(out, "  {what:<58} {time:>10}")
-            }
-            None => Ok(()),
-        };
-        let plain = match (&self.plain, &self.registered) {
-            (Some(_), None) => "copied to slots",
-            _ => "plain memory, copied to slots",
-        };
-        line(plain, &self.plain)?;
-        line("registered buffers, read where they lie", &self.registered)?;
-        if self.plain.is_none() {
-            writeln!(out, "  plain memory is sent in messages, which are faster here than copies to slots")?;
-        }
-        Ok(())
+    if ways[0].is_none() {
+        writeln!(out, "  plain memory is sent in messages, which are faster here than copies to slots")?;
     }
+    Ok(())
 }
 
 /// The name of the provider that a group has on these hosts; ranks of a host share memory beside a fabric that reaches other hosts.

@@ -112,7 +112,7 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
 fn fit_switch(fabric: Fabric, ranks: usize, wanted: f64) -> Fabric {
     let case = Case::new(Collective::AllReduce, ranks, 8, Dtype::F32).on(&fabric);
     let Some((algorithm, plan)) = case.plans().find(|(it, _)| it.name == FITTED) else { return fabric };
-    let job = case.job(case.shape(algorithm));
+    let job = case.job(plan, &case.choice(algorithm));
     let (mut low, mut high) = (0.0, 1e-3);
     for _ in 0..30 {
         let switch = f64::midpoint(low, high);
@@ -179,7 +179,7 @@ mod tests {
         let fitted = fit_switch(fabric, 4, 150e-6);
         let case = Case::new(Collective::AllReduce, 4, 8, Dtype::F32);
         let (algorithm, plan) = case.plans().find(|(it, _)| it.name == FITTED).unwrap();
-        let job = case.job(case.shape(algorithm));
+        let job = case.job(plan, &case.choice(algorithm));
         let cost = price(plan, &job, 4, &fitted, Effort::EXACT).unwrap();
         assert!((cost.seconds / 150e-6 - 1.0).abs() < 0.01, "{cost:?}");
     }

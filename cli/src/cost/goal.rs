@@ -13,26 +13,26 @@ use std::{
     path::Path,
 };
 
-use unisono_schedule::{Job, Step, algorithm::Algorithm};
+use unisono_schedule::{Job, Step};
 
-use super::{Case, Shape};
+use super::{Case, Priced};
 
 /// Writes the schedules of all ranks to a file.
-pub(super) fn save(file: &Path, case: &Case, algorithm: &Algorithm, shape: Shape) -> Result<(), String> {
+pub(super) fn save(file: &Path, case: &Case, priced: &Priced) -> Result<(), String> {
     let saved = File::create(file).and_then(|file| {
         let mut out = BufWriter::new(file);
-        write(&mut out, case, algorithm, shape)?;
+        write(&mut out, case, priced)?;
         out.flush()
     });
     saved.map_err(|error| format!("--goal: {}: {error}", file.display()))
 }
 
-fn write(out: &mut impl Write, case: &Case, algorithm: &Algorithm, shape: Shape) -> io::Result<()> {
-    writeln!(out, "// {} by {}, on {}", case.describe(), algorithm.name, case.fabric.name)?;
+fn write(out: &mut impl Write, case: &Case, priced: &Priced) -> io::Result<()> {
+    let Priced { plan, choice, .. } = priced;
+    writeln!(out, "// {} by {}, on {}", case.describe(), priced.name(), case.fabric.name)?;
     writeln!(out, "num_ranks {}", case.ranks)?;
     for rank in 0..case.ranks {
-        let job = Job { rank, ..case.job(shape) };
-        let mut schedule = algorithm.make(&job).ok_or_else(|| io::Error::other("no algorithm can do it"))?;
+        let mut schedule = plan.make(&Job { rank, ..case.job(plan, choice) });
         writeln!(out, "\nrank {rank} {{")?;
         let mut label = 0_u64;
         for lane in 0..schedule.lanes() {
@@ -84,7 +84,12 @@ mod tests {
     use std::collections::{HashMap, VecDeque};
 
     use unisono::dtype::Dtype;
-    use unisono_schedule::{Collective, algorithm::find, cost::Fabric};
+    use unisono_schedule::{
+        Collective,
+        algorithm::{Algorithm, find},
+        cost::Fabric,
+        price::Effort,
+    };
 
     use super::*;
 
@@ -150,9 +155,10 @@ mod tests {
         sends
     }
 
-    fn text(case: &Case, algorithm: &Algorithm) -> String {
+    fn text(case: &Case, algorithm: &'static Algorithm) -> String {
         let mut out = Vec::new();
-        write(&mut out, case, algorithm, case.shape(algorithm)).unwrap();
+        let (plan, choice) = (algorithm.plan(case.collective).unwrap(), case.choice(algorithm));
+        write(&mut out, case, &Priced::of(case, plan, choice, Effort::QUICK)).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -13,10 +13,9 @@ use unisono_schedule::{
     Collective,
     algorithm::{Algorithm, find},
     cost::Fabric,
-    select::Choice,
 };
 
-use super::{Case, Result, Shape};
+use super::{Case, Result};
 use crate::{
     bench::{
         progress::Progress,
@@ -102,11 +101,8 @@ impl OneRank {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All ranks are on this machine.
             let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
-            let way = |(algorithm, _)| {
-                let Shape { chunk: chunk_bytes, lanes, .. } = case.shape(algorithm);
-                Way::new(group, Choice { algorithm, chunk_bytes, lanes, shown: None })
-            };
-            let ways: Vec<Way> = case.plans().map(way).collect::<unisono::Result<_>>()?;
+            let ways = case.plans().map(|(algorithm, _)| Way::new(group, case.choice(algorithm)));
+            let ways: Vec<Way> = ways.collect::<unisono::Result<_>>()?;
             let seconds = measure::seconds(group, &case, &ways, &progress)?;
             let timed = ways.iter().zip(seconds);
             times.extend(timed.map(|(way, time)| (bytes, way.choice.algorithm.name.to_owned(), time)));

@@ -14,7 +14,7 @@ use unisono_schedule::{
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
     cost::{Cost, Fabric, Unpriced, lower_bound},
     price::{Effort, price},
-    select::{self, Chooser},
+    select::{self, Choice, Chooser},
     windows,
 };
 
@@ -106,29 +106,19 @@ pub(crate) struct Case {
     pub(crate) dtype: Dtype,
     /// Elements, as [`Collective`] counts them.
     pub(crate) count: usize,
-}
-
-/// How an algorithm does a case.
-#[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    /// The most bytes of a message.
+    /// The most bytes of a message that the group's configuration allows.
     pub(crate) chunk: usize,
-    pub(crate) lanes: usize,
-    /// True if results are written straight into outputs.
-    pub(crate) direct: bool,
-    /// True if each block is written in one piece.
-    pub(crate) long: bool,
 }
 
 impl Case {
     /// A case of `bytes` bytes in the whole vector, as `unisono bench` counts them, rounded down to whole elements (of every block, if
-    /// there are blocks), but not to 0. All ranks are on one host, each with a core.
+    /// there are blocks), but not to 0. All ranks are on one host, each with a core, and have the default configuration.
     pub(crate) fn new(collective: Collective, ranks: usize, bytes: usize, dtype: Dtype) -> Self {
         let blocks = if collective.has_blocks() { ranks } else { 1 };
         let count = (bytes / dtype.size() / blocks.max(1)).max(usize::from(bytes > 0));
         let count = if collective == Collective::Barrier { 0 } else { count };
         let fabric = Fabric { ranks_per_host: ranks, cores: ranks, cheap_registration: false, ..Fabric::TCP };
-        Self { collective, ranks, fabric, dtype, count }
+        Self { collective, ranks, fabric, dtype, count, chunk: windows::CHUNK_BYTES }
     }
 
     /// The same case on another fabric.
@@ -139,6 +129,11 @@ impl Case {
     /// The chooser of its algorithm.
     pub(crate) fn chooser(&self) -> Chooser {
         Chooser::on(&self.fabric, self.ranks)
+    }
+
+    /// The choice of a group.
+    fn chosen(&self) -> Option<Choice> {
+        self.chooser().choose(self.collective, self.bytes(), |_| true)
     }
 
     /// Bytes as the table of algorithms counts them.
@@ -177,32 +172,23 @@ impl Case {
         Spread::Even(self.fabric.ranks_per_host)
     }
 
-    /// How this algorithm does it in a group with the default configuration whose `UNISONO_ALGORITHM` allows no other.
-    pub(crate) fn shape(&self, algorithm: &Algorithm) -> Shape {
+    /// The choice of a group whose `UNISONO_ALGORITHM` allows only this algorithm.
+    pub(crate) fn choice(&self, algorithm: &'static Algorithm) -> Choice {
         let config = Config::default();
-        let chunk = windows::CHUNK_BYTES;
         let only = |it: &Algorithm| it.code == algorithm.code;
-        let choice = self.chooser().choose(self.collective, self.bytes(), only);
         // If it cannot do it, it has no price either.
-        let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
-            let choice = choice.within(chunk, config.eager(), config.lanes);
-            (choice.chunk_bytes, choice.lanes)
-        });
-        let cheap = self.fabric.cheap_registration;
-        let writes = |plan| select::writes(plan, self.ranks, self.bytes(), chunk, cheap);
-        let (direct, long) = algorithm.plan(self.collective).map_or((false, false), writes);
-        Shape { chunk: chunk_bytes, lanes, direct, long }
+        let none = Choice { algorithm, chunk_bytes: self.chunk, lanes: config.lanes, shown: None };
+        let choice = self.chooser().choose(self.collective, self.bytes(), only).unwrap_or(none);
+        choice.within(self.chunk, config.eager(), config.lanes)
     }
 
-    pub(crate) fn job(&self, shape: Shape) -> Job<'static> {
-        Job {
-            chunk: (shape.chunk / self.dtype.size()).max(1),
-            lanes: shape.lanes,
-            direct: shape.direct,
-            long: shape.long,
-            spread: self.spread(),
-            ..Job::new(self.collective, 0, self.ranks, self.count)
-        }
+    /// The job of rank 0 in the messages and lanes of a choice.
+    pub(crate) fn job(&self, plan: &Plan, choice: &Choice) -> Job<'static> {
+        let cheap = self.fabric.cheap_registration;
+        let (direct, long) = select::writes(plan, self.ranks, self.bytes(), self.chunk, cheap);
+        let chunk = (choice.chunk_bytes / self.dtype.size()).max(1);
+        let job = Job::new(self.collective, 0, self.ranks, self.count);
+        Job { chunk, lanes: choice.lanes, direct, long, spread: self.spread(), ..job }
     }
 
     /// `all_reduce of 4 MiB (1048576 f32) among 8 ranks`.
@@ -228,17 +214,21 @@ pub(crate) fn distinct(
     cases
 }
 
-/// An algorithm with its price or why it has none.
+/// A choice with its price or why it has none.
 struct Priced {
-    algorithm: &'static Algorithm,
-    shape: Shape,
+    choice: Choice,
+    plan: &'static Plan,
     cost: std::result::Result<Cost, Unpriced>,
 }
 
 impl Priced {
-    fn of(case: &Case, algorithm: &'static Algorithm, plan: &Plan, shape: Shape, effort: Effort) -> Self {
-        let cost = price(plan, &case.job(shape), case.dtype.size(), &case.fabric, effort);
-        Self { algorithm, shape, cost }
+    fn of(case: &Case, plan: &'static Plan, choice: Choice, effort: Effort) -> Self {
+        let cost = price(plan, &case.job(plan, &choice), case.dtype.size(), &case.fabric, effort);
+        Self { choice, plan, cost }
+    }
+
+    fn name(&self) -> &'static str {
+        self.choice.algorithm.name
     }
 
     fn seconds(&self) -> Option<f64> {
@@ -258,17 +248,12 @@ impl Priced {
 const FAR: f64 = 2.0;
 
 /// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; empty if it does.
-fn why_not_the_fastest(
-    case: &Case,
-    chooser: &Chooser,
-    choice: &Algorithm,
-    priced: &[Priced],
-) -> Option<String> {
+fn why_not_the_fastest(case: &Case, choice: &Algorithm, priced: &[Priced]) -> Option<String> {
     let fastest = &priced[fastest(priced)?];
-    let chosen = priced.iter().find(|it| it.algorithm.code == choice.code)?;
-    let why = chooser.why_not(case.collective, case.bytes(), fastest.algorithm)?;
+    let chosen = priced.iter().find(|it| it.name() == choice.name)?;
+    let why = case.chooser().why_not(case.collective, case.bytes(), fastest.choice.algorithm)?;
     let times = chosen.seconds()? / fastest.seconds()?;
-    let (name, other) = (choice.name, fastest.algorithm.name);
+    let (name, other) = (choice.name, fastest.name());
     let mut text = format!("{name}, which is predicted to take {times:.2} of {other}'s time: {why}");
     if times >= FAR {
         text += "\nSuch a difference is worth measuring: unisono tune, on these hosts, writes a table for UNISONO_TUNING";
@@ -300,11 +285,11 @@ mod tests {
     #[test]
     fn an_algorithm_that_is_not_the_first_choice_takes_the_row_that_a_group_takes() {
         let case = Case::new(Collective::AllReduce, 4, 8 << 10, Dtype::F32);
-        let shape = case.shape(find("two_shot").unwrap());
+        let cut = case.choice(find("two_shot").unwrap());
         let only = |it: &Algorithm| it.name == "two_shot";
         let choice = case.chooser().choose(Collective::AllReduce, 8 << 10, only).unwrap();
         assert!(choice.chunk_bytes < 256 << 10, "not what the configuration says anyway");
-        assert_eq!(shape.chunk, choice.chunk_bytes);
+        assert_eq!(cut.chunk_bytes, choice.chunk_bytes);
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::{
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
     sync::{
+        Mutex,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{self, RecvTimeoutError},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -19,9 +20,10 @@ use unisono_schedule::{
     algorithm::{Algorithm, Plan},
     cost::Fabric,
     price::Effort,
+    select::Choice,
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
+use super::{About, Case, Priced, Result, describe, fastest, fit, goal, sizes, why_not_the_fastest};
 use crate::{
     bench,
     chart::{self, Panel, PanelLine, schedule},
@@ -122,32 +124,39 @@ impl Simulate {
             fit::print(&fabric)?;
         }
         let effort = if ranks > MANY { Effort::QUICK } else { Effort::EXACT };
-        if let Some(sizes) = sizes {
-            return self.several(&super::distinct(sizes, of), effort);
-        }
-        // Fewer sizes, because many ranks take long.
-        let factor = if ranks > MANY { 8 } else { 2 };
-        let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
-        let sizes = sizes.take_while(|&bytes| bytes < 1 << 30).chain([1 << 30]);
-        let drawn = if self.plot.is_some() { super::distinct(sizes, of) } else { Vec::new() };
-        let mut watch = Watch::new(self.plans(&case).count() * (1 + drawn.len()), ranks);
-        let priced = self.price(&case, effort, &mut watch);
         let mut out = io::stdout().lock();
-        table(&mut out, &case, &priced)?;
-        self.hint(&mut out, &case, &priced)?;
+        let mut cells;
+        if let Some(sizes) = sizes {
+            cells = self.cells(&super::distinct(sizes, of), effort);
+            sizes::table(&mut out, &cells)?;
+        } else {
+            cells = self.cells(&[(self.about.bytes, case)], effort);
+            self.one(&mut out, &cells[0])?;
+            if self.plot.is_some() {
+                // Fewer sizes, because many ranks take long.
+                let factor = if ranks > MANY { 8 } else { 2 };
+                cells = self.cells(&super::distinct(bench::sweep(8, 1 << 30, factor), of), Effort::QUICK);
+            }
+        }
+        match &self.plot {
+            Some(file) => draw(file, &cells),
+            None => Ok(()),
+        }
+    }
+
+    /// Prints all about one size, and writes its schedules.
+    fn one(&self, out: &mut impl Write, (case, priced): &(Case, Vec<Priced>)) -> Result<()> {
+        table(out, case, priced)?;
+        self.hint(out, case, priced)?;
         if let Some(folder) = &self.goal {
             fs::create_dir_all(folder).map_err(|error| format!("--goal {}: {error}", folder.display()))?;
-            for it in &priced {
-                let file = folder.join(it.algorithm.name).with_extension("goal");
-                goal::save(&file, &case, it.algorithm, it.shape)?;
+            for it in priced {
+                goal::save(&folder.join(it.name()).with_extension("goal"), case, it)?;
             }
         }
         if let Some(folder) = &self.draw {
-            self.draw(folder, &case).map_err(|error| format!("--draw {}: {error}", folder.display()))?;
-        }
-        if let Some(file) = &self.plot {
-            let cells = self.cells(&drawn, Effort::QUICK, &mut watch);
-            draw(file, &cells)?;
+            let drawn = self.draw(folder, case, priced);
+            drawn.map_err(|error| format!("--draw {}: {error}", folder.display()))?;
         }
         Ok(())
     }
@@ -158,49 +167,26 @@ impl Simulate {
             return Ok(None);
         }
         let (least, most) = (self.min_bytes.unwrap_or(8), self.max_bytes.unwrap_or(64 << 20));
-        if least > most {
-            return Err(format!("-b {least} is more than -e {most}").into());
-        }
+        bench::check_sizes(least, most)?;
         Ok(Some(bench::sweep(least, most, self.factor.unwrap_or(8))))
     }
 
     /// Draws what all ranks do by each algorithm.
-    fn draw(&self, folder: &Path, case: &Case) -> Result<()> {
+    fn draw(&self, folder: &Path, case: &Case, priced: &[Priced]) -> Result<()> {
         fs::create_dir_all(folder)?;
-        for (algorithm, plan) in self.plans(case) {
-            let picture = schedule::picture(algorithm, plan, &case.job(self.shape(case, algorithm)))?;
-            let name = format!("{}-{}.svg", case.collective.name(), algorithm.name);
-            fs::write(folder.join(name), picture)?;
+        for it in priced {
+            let picture = schedule::picture(it.name(), it.plan, &case.job(it.plan, &it.choice))?;
+            fs::write(folder.join(format!("{}-{}.svg", case.collective.name(), it.name())), picture)?;
         }
         Ok(())
-    }
-
-    /// Prints and draws the times of all algorithms at the sizes that were asked for.
-    fn several(&self, cases: &[(usize, Case)], effort: Effort) -> Result<()> {
-        let Some((_, first)) = cases.first() else { return Ok(()) };
-        let mut watch = Watch::new(self.plans(first).count() * cases.len(), first.ranks);
-        let cells = self.cells(cases, effort, &mut watch);
-        sizes::table(&mut io::stdout().lock(), &cells)?;
-        if let Some(file) = &self.plot {
-            draw(file, &cells)?;
-        }
-        Ok(())
-    }
-
-    /// The prices of all algorithms in each case.
-    fn cells(&self, cases: &[(usize, Case)], effort: Effort, watch: &mut Watch) -> Vec<(Case, Vec<Priced>)> {
-        cases.iter().map(|(_, case)| (*case, self.price(case, effort, watch))).collect()
     }
 
     /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
     fn hint(&self, out: &mut impl Write, case: &Case, priced: &[Priced]) -> io::Result<()> {
-        let chooser = case.chooser();
-        let Some(choice) = chooser.choose(case.collective, case.bytes(), |_| true) else {
-            return Ok(());
-        };
+        let Some(choice) = case.chosen() else { return Ok(()) };
         // Steps that are not those of the library do not show why.
         let as_chosen = self.algorithm.is_none() && self.chunk.is_none() && self.lanes.is_none();
-        let why = why_not_the_fastest(case, &chooser, choice.algorithm, priced).filter(|_| as_chosen);
+        let why = why_not_the_fastest(case, choice.algorithm, priced).filter(|_| as_chosen);
         write!(out, "The library takes {}", why.as_deref().unwrap_or(choice.algorithm.name))?;
         // A measured fabric has no name to pass to `explain`.
         if self.fabric.is_some() {
@@ -214,84 +200,64 @@ impl Simulate {
         writeln!(out)
     }
 
-    /// The algorithms that are priced.
-    fn plans<'c>(&'c self, case: &'c Case) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> + 'c {
+    /// The plans and choices that are priced: as the library makes them, unless the options say otherwise.
+    fn choices(&self, case: &Case) -> Vec<(Case, &'static Plan, Choice)> {
         let wanted = |algorithm: &Algorithm| self.algorithm.is_none_or(|only| only.code == algorithm.code);
-        case.plans().filter(move |(algorithm, _)| wanted(algorithm))
+        let choice = |(algorithm, plan)| {
+            let usual = case.choice(algorithm);
+            let chunk_bytes = self.chunk.unwrap_or(usual.chunk_bytes);
+            let lanes = self.lanes.map_or(usual.lanes, |lanes| lanes as usize);
+            (*case, plan, Choice { chunk_bytes, lanes, ..usual })
+        };
+        case.plans().filter(|(algorithm, _)| wanted(algorithm)).map(choice).collect()
     }
 
-    /// How an algorithm does it, as the library chooses unless the options say otherwise.
-    fn shape(&self, case: &Case, algorithm: &Algorithm) -> Shape {
-        let usual = case.shape(algorithm);
-        Shape {
-            chunk: self.chunk.unwrap_or(usual.chunk),
-            lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
-            ..usual
-        }
-    }
-
-    /// The prices of all algorithms in their order, on all cores.
-    fn price(&self, case: &Case, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
-        let plans: Vec<_> = self.plans(case).collect();
+    /// The prices of all algorithms in their order, for each case, on all cores.
+    fn cells(&self, cases: &[(usize, Case)], effort: Effort) -> Vec<(Case, Vec<Priced>)> {
+        let jobs: Vec<_> = cases.iter().flat_map(|(_, case)| self.choices(case)).collect();
+        let watch = Mutex::new(Watch::new(jobs.len(), cases[0].1.ranks));
         let next = AtomicUsize::new(0);
         let (sender, receiver) = mpsc::channel();
-        let work = |sender: mpsc::Sender<(usize, Priced)>| {
+        let work = || {
             while let index = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(&(algorithm, plan)) = plans.get(index)
+                && let Some(&(case, plan, choice)) = jobs.get(index)
             {
-                let priced = Priced::of(case, algorithm, plan, self.shape(case, algorithm), effort);
-                drop(sender.send((index, priced)));
-            }
-        };
-        let mut priced = Vec::with_capacity(plans.len());
-        thread::scope(|scope| {
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            let begin = |_| {
-                let sender = sender.clone();
-                thread::Builder::new().spawn_scoped(scope, || work(sender)).is_ok()
-            };
-            if (0..cores.min(plans.len())).filter(|&core| begin(core)).count() == 0 {
-                work(sender.clone());
-            }
-            drop(sender);
-            loop {
-                match receiver.recv_timeout(EVERY) {
-                    Ok(one) => {
-                        priced.push(one);
-                        watch.done();
-                    }
-                    Err(RecvTimeoutError::Timeout) => watch.show(),
-                    Err(RecvTimeoutError::Disconnected) => break,
+                drop(sender.send((index, Priced::of(&case, plan, choice, effort))));
+                if let Ok(mut watch) = watch.lock() {
+                    watch.done();
                 }
             }
+        };
+        thread::scope(|scope| {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            for _ in 1..cores.min(jobs.len()) {
+                // Where no thread can be started, the others do its part.
+                drop(thread::Builder::new().spawn_scoped(scope, work));
+            }
+            work();
         });
-        watch.hide();
+        drop(sender);
+        let mut priced: Vec<_> = receiver.into_iter().collect();
         priced.sort_by_key(|(index, _)| *index);
-        priced.into_iter().map(|(_, priced)| priced).collect()
+        let mut priced = priced.into_iter().map(|(_, priced)| priced);
+        // Each case has the same algorithms.
+        let each = jobs.len() / cases.len();
+        cases.iter().map(|(_, case)| (*case, priced.by_ref().take(each).collect())).collect()
     }
 }
 
 /// Draws the times of all algorithms in these cases.
 fn draw(file: &Path, cells: &[(Case, Vec<Priced>)]) -> Result<()> {
-    let mut lines: Vec<PanelLine> = Vec::new();
-    let mut bounds = Vec::new();
-    for (case, priced) in cells {
-        let bytes = case.whole();
-        bounds.push((bytes, case.bound()));
-        for priced in priced {
-            let Some(seconds) = priced.seconds() else { continue };
-            let name = priced.algorithm.name;
-            match lines.iter_mut().find(|line| line.name == name) {
-                Some(line) => line.points.push((bytes, seconds)),
-                None => lines.push(PanelLine { name: name.to_owned(), points: vec![(bytes, seconds)] }),
-            }
-        }
-    }
-    let Some((Case { collective, ranks, fabric, .. }, _)) = cells.first() else { return Ok(()) };
-    let bound = Some(PanelLine { name: "lower bound".to_owned(), points: bounds });
+    let (Case { collective, ranks, fabric, .. }, algorithms) = &cells[0];
+    let line = |(index, it): (usize, &Priced)| {
+        let point = |(case, priced): &(Case, Vec<Priced>)| Some((case.whole(), priced[index].seconds()?));
+        PanelLine { name: it.name().to_owned(), points: cells.iter().filter_map(point).collect() }
+    };
+    let lines = algorithms.iter().enumerate().map(line).filter(|line| !line.points.is_empty()).collect();
+    let points = cells.iter().map(|(case, _)| (case.whole(), case.bound())).collect();
+    let bound = Some(PanelLine { name: "lower bound".to_owned(), points });
     let title = format!("{} among {}, {}", collective.name(), words::some(*ranks, "rank"), fabric.name);
-    chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
-    Ok(())
+    chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])
 }
 
 /// Shows how far a prediction is: a bar on a terminal, and one line elsewhere.
@@ -308,24 +274,18 @@ struct Watch {
 
 impl Watch {
     fn new(all: usize, ranks: usize) -> Self {
-        let said = io::stderr().is_terminal();
-        Self { bar: Self::bar(), begun: Instant::now(), done: 0, all, ranks, said }
-    }
-
-    fn bar() -> Bar {
-        Bar::new("{wide_bar} {pos} of {len} prices, {elapsed}", true, AFTER, EVERY)
+        let bar = Bar::new("{wide_bar} {pos} of {len} prices, {elapsed}", true, AFTER, EVERY);
+        Self { bar, begun: Instant::now(), done: 0, all, ranks, said: io::stderr().is_terminal() }
     }
 
     fn done(&mut self) {
         self.done += 1;
-        self.show();
-    }
-
-    fn show(&mut self) {
-        let Self { done, all, .. } = *self;
-        self.bar.draw((done as u64, all as u64), String::new);
+        self.bar.draw((self.done as u64, self.all as u64), String::new);
         if let Some(line) = self.line(self.begun.elapsed()) {
             crate::complain!("{line}");
+        }
+        if self.done == self.all {
+            self.bar.end();
         }
     }
 
@@ -338,12 +298,6 @@ impl Watch {
         self.said = true;
         let ranks = words::some(ranks, "rank");
         Some(format!("unisono simulate: {all} schedules of {ranks} are simulated; {done} are done"))
-    }
-
-    /// Removes the bar, before results are printed; the next prediction has a new one.
-    fn hide(&mut self) {
-        self.bar.end();
-        self.bar = Self::bar();
     }
 }
 
@@ -360,7 +314,7 @@ fn table(out: &mut impl Write, case: &Case, priced: &[Priced]) -> io::Result<()>
     let best = fastest(priced);
     for (index, it) in priced.iter().enumerate() {
         let mark = if best == Some(index) { '*' } else { ' ' };
-        let (name, chunk, lanes) = (it.algorithm.name, words::size(it.shape.chunk), it.shape.lanes);
+        let (name, chunk, lanes) = (it.name(), words::size(it.choice.chunk_bytes), it.choice.lanes);
         match &it.cost {
             Ok(cost) => {
                 let ratio = if bound > 0.0 { format!("{:.2}", cost.seconds / bound) } else { "-".to_owned() };
@@ -391,7 +345,7 @@ mod tests {
     use super::*;
 
     fn watch(said: bool) -> Watch {
-        Watch { bar: Watch::bar(), begun: Instant::now(), done: 0, all: 8, ranks: 10_000, said }
+        Watch { said, ..Watch::new(8, 10_000) }
     }
 
     #[test]

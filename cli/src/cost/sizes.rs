@@ -2,8 +2,6 @@
 
 use std::io::{self, Write};
 
-use unisono_schedule::algorithm::Algorithm;
-
 use super::{Case, Priced, describe, fastest};
 use crate::words;
 
@@ -27,11 +25,12 @@ pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::
         for (index, it) in algorithms.iter().enumerate() {
             let cell = |case: &Case, priced: &[Priced]| {
                 let best = if fastest(priced) == Some(index) { "*" } else { "" };
-                let taken = taken(case).is_some_and(|taken| taken.code == it.algorithm.code);
+                let taken =
+                    case.chosen().is_some_and(|taken| taken.algorithm.code == it.choice.algorithm.code);
                 let marks = format!("{best}{}", if taken { "+" } else { "" });
                 format!(" {:>8}{marks:<2}", priced[index].time())
             };
-            writeln!(out, "{}", row(it.algorithm.name, &cell))?;
+            writeln!(out, "{}", row(it.name(), &cell))?;
         }
         let bound = |case: &Case, _: &[Priced]| format!(" {:>8}  ", words::time(case.bound()));
         writeln!(out, "{}", row("lower bound", &bound))?;
@@ -45,9 +44,4 @@ pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::
         Some(why) => writeln!(out, "- {why}"),
         None => Ok(()),
     }
-}
-
-/// The algorithm that a group chooses.
-fn taken(case: &Case) -> Option<&'static Algorithm> {
-    case.chooser().choose(case.collective, case.bytes(), |_| true).map(|choice| choice.algorithm)
 }

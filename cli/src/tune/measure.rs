@@ -19,7 +19,7 @@ use crate::{
         progress::Progress,
         rows::median,
     },
-    cost::{Case, Shape},
+    cost::Case,
 };
 
 /// Seconds to spend on a size; more if the fewest rounds take longer.
@@ -59,7 +59,6 @@ impl Way {
 /// The group's default choice of messages, others that may be faster, and ways through slots if the ranks share these. The same on all
 /// ranks.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
-    let (config, chunk) = (group.config(), group.usage().chunk_bytes);
     let choice = usual(group, case)?;
     // `Pipeline::Messages` cannot express all choices of the built-in table.
     let usual = Way::slots(&group.with_algorithms(choice.algorithm.name)?, choice, 0)?;
@@ -67,8 +66,9 @@ pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> 
     let slots = COPIES.into_iter().filter(|&bytes| choice.shown.is_some() && cuts(bytes));
     let slots: Vec<Way> =
         slots.map(|bytes| Way::slots(group, choice, bytes)).collect::<unisono::Result<_>>()?;
-    let case = case.on(&Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric });
-    let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
+    let fabric = Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric };
+    let case = Case { chunk: group.usage().chunk_bytes, fabric, ..*case };
+    let others = others(group.config(), &case).into_iter().filter(|other| !same(other, &usual.choice));
     let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
     Ok(std::iter::once(usual).chain(others).chain(slots).collect())
 }
@@ -89,10 +89,10 @@ fn explicit(config: &Config, choice: Choice) -> Choice {
     }
 }
 
-/// Every algorithm that can do the case, with the chunks (of at most `chunk` bytes) and lanes that may matter; without those that
-/// need windows for more ranks than the memory check of the join covers.
-fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
-    let pairs = pairs(config, chunk, case.bytes());
+/// Every algorithm that can do the case, with the chunks and lanes that may matter; without those that need windows for more ranks
+/// than the memory check of the join covers.
+fn others(config: &Config, case: &Case) -> Vec<Choice> {
+    let pairs = pairs(config, case.chunk, case.bytes());
     let (_, room) = select::neighbours(case.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
         let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice {
@@ -101,18 +101,15 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
             lanes,
             shown: None,
         });
-        choices.filter(move |choice| sources(config, chunk, case, plan, choice, 0) <= room)
+        choices.filter(move |choice| sources(config, case, plan, choice, 0) <= room)
     });
     choices.collect()
 }
 
 /// The number of ranks from which `rank` receives messages through windows for chunks. It is largest for rank 0, which is also the
 /// root and the hub.
-fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
-    let Choice { chunk_bytes, lanes, .. } = *choice;
-    let cheap = case.fabric.cheap_registration;
-    let (direct, long) = select::writes(plan, case.ranks, case.bytes(), chunk, cheap);
-    let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
+fn sources(config: &Config, case: &Case, plan: &Plan, choice: &Choice, rank: usize) -> usize {
+    let schedule = plan.make(&Job { rank, ..case.job(plan, choice) });
     let mut sources = 0;
     // Small messages have other windows.
     if !schedule.is_small(case.dtype.size(), config.eager()) {
@@ -242,7 +239,7 @@ mod tests {
 
     #[test]
     fn beyond_8_ranks_no_rank_receives_chunks_from_too_many() {
-        let (config, chunk) = (Config::default(), windows::CHUNK_BYTES);
+        let config = Config::default();
         for (ranks, collective) in
             [9, 16, 33].into_iter().flat_map(|ranks| Collective::ALL.map(|it| (ranks, it)))
         {
@@ -251,17 +248,16 @@ mod tests {
                 let case = Case::new(collective, ranks, bytes, Dtype::F32);
                 for (case, choice) in [false, true].into_iter().flat_map(|cheap_registration| {
                     let case = case.on(&Fabric { cheap_registration, ..case.fabric });
-                    others(&config, chunk, &case).into_iter().map(move |choice| (case, choice))
+                    others(&config, &case).into_iter().map(move |choice| (case, choice))
                 }) {
                     let plan = choice.algorithm.plan(collective).unwrap();
-                    let most =
-                        (0..ranks).map(|rank| sources(&config, chunk, &case, plan, &choice, rank)).max();
+                    let most = (0..ranks).map(|rank| sources(&config, &case, plan, &choice, rank)).max();
                     assert!(most <= Some(room), "{collective:?} {bytes} {choice:?}: {most:?} of {ranks}");
                 }
             }
         }
         let names = |ranks, collective, bytes| {
-            let all = others(&config, chunk, &Case::new(collective, ranks, bytes, Dtype::F32));
+            let all = others(&config, &Case::new(collective, ranks, bytes, Dtype::F32));
             let mut names: Vec<_> = all.iter().map(|choice| choice.algorithm.name).collect();
             names.dedup();
             names
