@@ -98,7 +98,9 @@ impl State {
         }
         for (signal, _) in ENDING {
             let old = current(signal);
-            if is_default(&old) && !self.replaced.iter().any(|(replaced, _)| *replaced == signal) {
+            if old.sa_sigaction == libc::SIG_DFL
+                && !self.replaced.iter().any(|(replaced, _)| *replaced == signal)
+            {
                 self.replaced.push((signal, old));
                 replace(signal, &ours());
             }
@@ -203,10 +205,6 @@ fn replace(signal: c_int, action: &libc::sigaction) {
 
 fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == ours().sa_sigaction
-}
-
-fn is_default(action: &libc::sigaction) -> bool {
-    action.sa_sigaction == libc::SIG_DFL
 }
 
 /// True if the handler is libinfinipath's.

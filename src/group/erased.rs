@@ -205,10 +205,7 @@ impl Erased<'_> {
     pub fn message(&self, request: &MessageRequest, data: &Foreign) -> Result<Rank> {
         let (what, options) = self.0.erased_message(request, data)?;
         let done = self.0.wait_with(what, &options)?;
-        Ok(match request.direction {
-            Direction::Send(to) => to,
-            Direction::Recv(_) => sender(&done.received),
-        })
+        Ok(request.receiver().unwrap_or_else(|| sender(&done.received)))
     }
 
     /// Begins a [`message`](Self::message). [`Work::wait`] returns the memory with its owner, and the other rank.
@@ -476,8 +473,13 @@ impl<'a> Ready<'a> {
                 None => self.spec.count,
                 Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
             };
-            let lengths = (0..ranks).map(|rank| length(rank) * dtype.size());
-            if !(has_blocks && blocks_are_whole(operand, lengths)) {
+            let (near, mut at) = (Cell::new(0), 0);
+            let whole = (0..ranks).all(|rank| {
+                let (from, len) = (at, length(rank) * dtype.size());
+                at += len;
+                operand.is_together(from, len, &near)
+            });
+            if !(has_blocks && whole) {
                 let problem = "lies in several pieces; that is possible in a coalesced call only";
                 return Err(argument(
                     self.spec.collective.name(),
@@ -497,15 +499,6 @@ fn in_blocks(collective: Collective) -> (bool, bool) {
         Collective::AllToAll => (true, true),
         _ => (false, false),
     }
-}
-
-fn blocks_are_whole(operand: &Operand, mut lengths: impl Iterator<Item = usize>) -> bool {
-    let (near, mut at) = (Cell::new(0), 0);
-    lengths.all(|len| {
-        let whole = operand.is_together(at, len, &near);
-        at += len;
-        whole
-    })
 }
 
 impl<'a> Known<'a> {

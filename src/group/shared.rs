@@ -404,7 +404,7 @@ impl Drop for Membership {
     /// panic may continue with the world.
     fn drop(&mut self) {
         let GroupState { runtime, comm_id, .. } = &*self.shared;
-        if !runtime.is_ours() {
+        if runtime.check_process().is_err() {
             // A forked child: the endpoint and the connections to the store belong to the parent process.
             std::mem::forget(Arc::clone(&self.shared));
             return;

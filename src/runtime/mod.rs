@@ -516,11 +516,8 @@ impl Runtime {
 
     /// An error in a forked child. There, threads that do not exist may hold locks for ever, so check this before you take a lock.
     pub(crate) fn check_process(&self) -> Result<()> {
-        if self.is_ours() { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
-    }
-
-    pub(crate) fn is_ours(&self) -> bool {
-        self.process.is_this()
+        let ours = self.process.is_this();
+        if ours { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
     }
 
     fn check_roles(&self, roles: MutexGuard<'_, Roles>) -> Result<()> {

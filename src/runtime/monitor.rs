@@ -44,10 +44,8 @@ pub(crate) struct Monitor {
     pub current: Arc<CurrentOperation>,
     /// The connection to the store that shows which ranks live.
     pub watch: Option<Arc<Watch>>,
-    /// The time that this rank had made no progress when it last asked the store to compare the calls.
-    asked: Mutex<Duration>,
-    /// The time that this rank had waited when it last logged it.
-    said: Mutex<Duration>,
+    /// The times that this rank had made no progress when it last asked the store to compare the calls, and when it last logged its wait.
+    noted: Mutex<[Duration; 2]>,
 }
 
 impl Supervisor for Monitor {
@@ -68,11 +66,10 @@ impl Supervisor for Monitor {
     }
 
     fn waits(&self, vainly: Duration) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if vainly < *asked {
-            // This is the wait for something else.
-            *asked = Duration::ZERO;
-        }
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        // If a longer time was noted, this is the wait for something else.
+        *noted = noted.map(|time| if vainly < time { Duration::ZERO } else { time });
+        let [asked, said] = &mut *noted;
         let doubt = if self.latch.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
         if vainly >= (*asked * 2).max(doubt) {
             *asked = vainly;
@@ -80,8 +77,7 @@ impl Supervisor for Monitor {
                 watch.doubt();
             }
         }
-        drop(asked);
-        self.report_wait(vainly);
+        self.report_wait(vainly, said);
     }
 
     fn until(&self, deadline: Instant) {
@@ -102,17 +98,13 @@ impl Monitor {
             watch.be_patient(config.timeout.max(config.join_timeout));
         }
         let _last_words = watch.as_ref().map(|watch| LastWords::of(rank, watch));
-        let (asked, said) = Default::default();
-        Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked, said })
+        let noted = Mutex::default();
+        Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, noted })
     }
 
-    /// Warns which rank this one waits for while it makes a group. That takes long only if a rank does not call.
-    fn report_wait(&self, vainly: Duration) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if vainly < *said {
-            // This is the wait for something else.
-            *said = Duration::ZERO;
-        }
+    /// Warns which rank this one waits for while it makes a group, at least some time after it `said` so. That takes long only if a rank does
+    /// not call.
+    fn report_wait(&self, vainly: Duration, said: &mut Duration) {
         let next = if said.is_zero() { FIRST_REPORT } else { *said + NEXT_REPORT };
         if vainly < next || !Signature::makes_group(self.current.call()) {
             return;

@@ -93,15 +93,14 @@ impl Planner {
         spec: &CallSpec<'_>,
         options: &CallOptions,
     ) -> Result<(CallPlan, CallSchedule)> {
-        let kept = spec.kept();
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = kept.and_then(|spec| latest().find(&spec, &options.plan)) {
+        if let Some(planned) = spec.is_kept().then(|| latest().find(spec, &options.plan)).flatten() {
             return Ok(planned);
         }
         let (plan, algorithm, job, copied) = self.make(spec, options)?;
         if let Some(copied) = copied {
             let recorded = Recorded::shown(copied, &job.even());
-            if let Some(spec) = kept {
+            if let Some(spec) = spec.kept() {
                 latest().keep((spec, options.plan, plan.clone(), recorded.clone()));
             }
             return Ok((plan, CallSchedule::Recorded(recorded)));
@@ -118,7 +117,7 @@ impl Planner {
             algorithm.make(&job).ok_or_else(|| argument(spec.collective.name(), unable()))
         };
         let schedule = make()?;
-        if let Some(spec) = kept.filter(|_| schedule.lanes() == 1)
+        if let Some(spec) = spec.kept().filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
             latest().keep((spec, options.plan, plan.clone(), recorded));

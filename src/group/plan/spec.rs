@@ -99,12 +99,16 @@ impl<'a> CallSpec<'a> {
         }
     }
 
-    /// The same call if its plan may be kept: blocks are even, and it is no part of another call.
+    /// True if its plan is kept: blocks are even, and it is no part of another call.
+    pub(super) fn is_kept(&self) -> bool {
+        self.uneven.is_none() && self.part_of.is_none()
+    }
+
+    /// The same call, if its plan is kept.
     pub(super) fn kept(&self) -> Option<CallSpec<'static>> {
         let Self { collective, dtype, count, root, op, cargo, coalesced, contents, alias, .. } = *self;
         let spec = CallSpec::new(collective, dtype, count);
-        let plain = self.uneven.is_none() && self.part_of.is_none();
-        plain.then_some(CallSpec { root, op, cargo, coalesced, contents, alias, ..spec })
+        self.is_kept().then_some(CallSpec { root, op, cargo, coalesced, contents, alias, ..spec })
     }
 
     /// The job of one of `ranks` ranks, in one chunk on one lane.

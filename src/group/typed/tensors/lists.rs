@@ -19,20 +19,15 @@ use crate::{
             tensors::{TensorHeader, TensorInfo, packed, runs, unpack_each},
         },
     },
-    object::{ObjectError, decode, encode},
+    object::{decode, encode},
     tensor::{Tensor, TensorView},
 };
 
 impl UnevenCall {
     /// A rank's headers, or the error that says why there are none.
     pub(crate) fn received_header<T>(&self, from: Rank, headers: Blob<T>) -> Result<T> {
-        let rank = self.group.global(from);
-        headers.map_err(|problem: ObjectError| Error::Object {
-            call: self.name,
-            rank,
-            type_name: "list of shapes",
-            problem,
-        })
+        let (call, rank, type_name) = (self.name, self.group.global(from), "list of shapes");
+        headers.map_err(|problem| Error::Object { call, rank, type_name, problem })
     }
 
     /// The headers of a rank. If they are malformed, the group fails.

@@ -36,13 +36,10 @@ impl Sequence {
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
         let head = Borrowed::apart(&headers, &mut []);
         let mut all = vec![self.group.outbound(Dtype::U8, &head.input, to, Form::Tensors)?];
+        let inner = Receiver { tag: inner, ..to };
         for part in &parts {
-            all.push(self.group.outbound(
-                Dtype::U8,
-                &Borrowed::apart(part, &mut []).input,
-                Receiver { tag: inner, ..to },
-                Form::Inner,
-            )?);
+            let part = Borrowed::apart(part, &mut []);
+            all.push(self.group.outbound(Dtype::U8, &part.input, inner, Form::Inner)?);
         }
         self.messages(RequestKind::Several(all)).await.map(drop)
     }
@@ -121,10 +118,8 @@ impl Sequence {
         }
         self.messages(RequestKind::Several(all)).await?;
         for (run, bytes) in packed {
-            unpack_each(
-                &bytes,
-                tensors.get_mut(run).unwrap_or_default().iter_mut().map(TensorViewMut::reborrow),
-            )?;
+            let tensors = tensors.get_mut(run).unwrap_or_default().iter_mut();
+            unpack_each(&bytes, tensors.map(TensorViewMut::reborrow))?;
         }
         Ok(from)
     }
