@@ -146,6 +146,11 @@ impl Form {
 }
 
 impl MessageKind {
+    /// Elements of a type that the caller calls by its own name.
+    pub fn new(form: Form, dtype: Dtype, count: usize) -> Self {
+        Self { form, dtype, alias: Alias::NONE, count }
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.count.saturating_mul(self.dtype.size())
     }
@@ -217,10 +222,10 @@ impl Signature {
     }
 
     /// The signature of a send or a receive; `peer` is `None` for a receive from any rank.
-    pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u64) -> Self {
+    pub(crate) fn message(sends: bool, kind: &MessageKind, peer: Option<Rank>, tag: u64) -> Self {
         let root = peer.map_or(u32::MAX, narrow);
-        let codes = [if sends { SEND } else { RECV }, dtype.code(), form.code(), 0];
-        Self { codes, root, count: tag, ..Self::default() }
+        let codes = [if sends { SEND } else { RECV }, kind.dtype.code(), kind.form.code(), 0];
+        Self { codes, root, count: tag, alias: kind.alias.code(), ..Self::default() }
     }
 
     /// The signature of a send or a receive, with the peer's rank in the world.

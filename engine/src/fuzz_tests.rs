@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use unisono_core::{
-    dtype::{Alias, Dtype},
+    dtype::Dtype,
     reduce::{Kernel, ReduceOp},
 };
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded};
@@ -176,7 +176,6 @@ fn write_shared(shared: &Region, (place, at): (u8, usize), data: &[u8]) -> Resul
 /// Begins an operation: a collective, a send, a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
     let completion = Completion::new(Duration::from_secs(600), CompletionAction::Return(None)).0;
-    let kind = |count| MessageKind { form: Form::Plain, dtype: Dtype::F32, alias: Alias::NONE, count };
     let one_shot = what & ONE_SHOT != 0;
     let (collective, algorithm, count) = match what % 8 {
         0 if one_shot => (Collective::Broadcast, "direct", 10),
@@ -189,35 +188,27 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         7 if one_shot => (Collective::Barrier, "direct", 0),
         0 => return Ok(()),
         1 => {
-            let place = Place::There { output: output.clone().into(), count: 100 };
-            let inbound = Inbound {
-                from: Some(1),
-                tag: 0,
-                form: Form::Plain,
-                dtype: Dtype::F32,
-                alias: Alias::NONE,
-                place,
-            };
+            let place = Place::There(output.clone().into());
+            let kind = MessageKind::new(Form::Plain, Dtype::F32, 100);
+            let inbound = Inbound { from: Some(1), tag: 0, kind, place };
             return engine
                 .driven_by(&Nobody)
                 .take(WORLD, WorkRequest { what: RequestKind::Receive(inbound), completion });
         }
         2 => {
-            let place = Place::Fresh { most: 1 << 16 };
-            let inbound = Inbound {
-                from: None,
-                tag: 0,
-                form: Form::Object,
-                dtype: Dtype::U8,
-                alias: Alias::NONE,
-                place,
-            };
+            let kind = MessageKind::new(Form::Object, Dtype::U8, 1 << 16);
+            let inbound = Inbound { from: None, tag: 0, kind, place: Place::Fresh };
             return engine
                 .driven_by(&Nobody)
                 .take(WORLD, WorkRequest { what: RequestKind::Receive(inbound), completion });
         }
         3 => {
-            let outbound = Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone().into() };
+            let outbound = Outbound {
+                to: 1,
+                tag: 0,
+                kind: MessageKind::new(Form::Plain, Dtype::F32, 1000),
+                source: input.clone().into(),
+            };
             return engine
                 .driven_by(&Nobody)
                 .take(WORLD, WorkRequest { what: RequestKind::Send(outbound), completion });

@@ -10,7 +10,7 @@ use std::{
 };
 
 use unisono_core::{
-    dtype::{Alias, Dtype, Scalar},
+    dtype::{Dtype, Scalar},
     error::Failure,
     reduce::{Kernel, ReduceOp},
 };
@@ -459,21 +459,13 @@ fn a_message_ends_when_it_has_left() {
             for len in [0, 1, 64] {
                 let mut data = vec![3_u8; len];
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
-                let kind =
-                    MessageKind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
+                let kind = MessageKind::new(Form::Plain, Dtype::U8, len);
                 let what = if rank == 0 {
                     let source = borrowed.input.memory.clone();
                     RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
                 } else {
-                    let place = Place::There { output: borrowed.output.memory.clone(), count: len };
-                    RequestKind::Receive(Inbound {
-                        from: Some(0),
-                        tag: 0,
-                        form: Form::Plain,
-                        dtype: Dtype::U8,
-                        alias: Alias::NONE,
-                        place,
-                    })
+                    let place = Place::There(borrowed.output.memory.clone());
+                    RequestKind::Receive(Inbound { from: Some(0), tag: 0, kind, place })
                 };
                 let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
                 engine
@@ -500,14 +492,13 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
     let each = |rank: Rank, engine: &mut Engine| {
         let mut data = [3_u8; 8];
         let borrowed = Borrowed::within(&mut data, 0..8, 0..8).unwrap();
-        let (form, dtype) = (Form::Plain, Dtype::U8);
+        let kind = MessageKind::new(Form::Plain, Dtype::U8, 8);
         let what = if rank == 0 {
-            let (source, kind) =
-                (borrowed.input.memory.clone(), MessageKind { form, dtype, alias: Alias::NONE, count: 8 });
+            let source = borrowed.input.memory.clone();
             RequestKind::Send(Outbound { to: 1, tag: 0, kind, source })
         } else {
-            let place = Place::There { output: borrowed.output.memory.clone(), count: 8 };
-            RequestKind::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
+            let place = Place::There(borrowed.output.memory.clone());
+            RequestKind::Receive(Inbound { from: Some(0), tag: 0, kind, place })
         };
         let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
         engine

@@ -1,13 +1,9 @@
 //! Messages as a caller gives them: the data, and the rank and the tag that it is sent to or received from.
 
-use unisono_engine::{Form, Fresh, Inbound, Place, Receipts, RequestKind};
+use unisono_engine::{Fresh, Receipts};
 use unisono_schedule::Rank;
 
-use crate::{
-    dtype::{Alias, Dtype, Element},
-    error::Result,
-    tensor::Tensor,
-};
+use crate::{dtype::Element, error::Result, tensor::Tensor};
 
 /// The sender of a message to be received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,17 +81,6 @@ impl<B> Message<B> {
     pub fn recv(data: B, from: impl Into<Sender>) -> Self {
         Self::Recv(data, from.into())
     }
-}
-
-/// A receive of a message of this form.
-pub(crate) fn receive(
-    form: Form,
-    dtype: Dtype,
-    from: Option<Rank>,
-    tag: impl Into<u64>,
-    place: Place,
-) -> RequestKind {
-    RequestKind::Receive(Inbound { from, tag: tag.into(), form, dtype, alias: Alias::NONE, place })
 }
 
 /// The received elements and their sender.

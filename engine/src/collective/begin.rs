@@ -144,7 +144,7 @@ fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<()> {
 }
 
 /// A part of an output that a source may write.
-struct MessagePart {
+struct OutputPart {
     remote: RemoteRegion,
     /// Kept until the operation ends.
     region: Region,
@@ -153,7 +153,7 @@ struct MessagePart {
 }
 
 /// The parts of an output that sources may write: one for each source, or one for all of them; none if they may not write.
-type Parts = SmallVec<[MessagePart; 1]>;
+type Parts = SmallVec<[OutputPart; 1]>;
 
 /// The parts of an operation's output that these sources may write.
 fn expose(core: &mut Core<'_>, operation: &Operation, sources: &[Rank]) -> Result<Parts> {
@@ -163,7 +163,7 @@ fn expose(core: &mut Core<'_>, operation: &Operation, sources: &[Rank]) -> Resul
     let Operand { memory, pieces } = &operation.output;
     let exposed = match pieces {
         None => core.expose(memory).map(|one| {
-            one.map(|(remote, region)| MessagePart { remote, region, start: 0 }).into_iter().collect()
+            one.map(|(remote, region)| OutputPart { remote, region, start: 0 }).into_iter().collect()
         }),
         Some(pieces) => expose_pieces(core, operation, pieces, sources),
     };
@@ -191,7 +191,7 @@ fn expose_pieces(
         let exposed =
             pieces.together(start, len, &near).map(|part| core.expose(&part)).transpose()?.flatten();
         let Some((remote, region)) = exposed else { return Ok(Parts::new()) };
-        parts.push(MessagePart { remote, region, start: start as u64 });
+        parts.push(OutputPart { remote, region, start: start as u64 });
     }
     Ok(parts)
 }

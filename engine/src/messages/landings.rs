@@ -35,11 +35,10 @@ pub(crate) struct Landing {
     pub(crate) into: Stretch,
     /// The owner of that memory, if it is new.
     pub(crate) fresh: Option<Fresh>,
-    /// True if the memory counts among unexpected messages.
-    pub(crate) unexpected: bool,
     /// The region that the sender writes to, kept registered until the message has arrived.
     pub(crate) exposed: Option<Region>,
-    /// The number under which [`Matching`](super::matching::Matching) keeps the message, if it is received unexpected.
+    /// The number under which [`Matching`](super::matching::Matching) keeps the message, if it is received unexpected. Then its memory
+    /// counts among unexpected messages.
     pub(crate) kept: Option<u64>,
     /// The bytes of the pieces that the sender writes, as a power of two.
     pub(crate) piece: u8,
@@ -56,9 +55,8 @@ impl Landing {
         fresh: Option<Fresh>,
         bounds: Bounds,
     ) -> Self {
-        let (unexpected, piece) =
-            (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
-        Self { kind, receiving, into, fresh, unexpected, exposed: None, kept: None, piece, arrived: 0 }
+        let piece = if fresh.is_some() { bounds.fresh_piece } else { PIECE };
+        Self { kind, receiving, into, fresh, exposed: None, kept: None, piece, arrived: 0 }
     }
 
     /// Provides new memory: for `ahead` pieces after those that have arrived, or for the whole message.

@@ -5,54 +5,30 @@ use unisono_schedule::Rank;
 use super::queue::Queue;
 use crate::call::Space;
 
-/// The sender and the tag of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The sender and the tag of a message, or of the messages that a receive takes. Messages and receives are found by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Envelope {
-    pub from: Rank,
-    pub tag: u64,
     pub space: Space,
-}
-
-/// The messages that a receive takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Want {
-    /// The sender; `None` for any rank.
+    pub tag: u64,
+    /// The sender; `None` for a receive from any rank.
     pub from: Option<Rank>,
-    pub tag: u64,
-    pub space: Space,
 }
-
-/// The key by which messages and receives are found. A rank of `None` stands for any.
-type Key = (Space, u64, Option<Rank>);
 
 impl Envelope {
-    /// The receives that take this message have one of these keys.
-    fn keys(self) -> [Option<Key>; 2] {
-        [Some((self.space, self.tag, Some(self.from))), Some((self.space, self.tag, None))]
+    /// The receives that take a message with this envelope have one of these.
+    fn wanted(self) -> [Option<Self>; 2] {
+        [Some(self), Some(Self { from: None, ..self })]
     }
-}
-
-impl Want {
-    /// The messages that this receive takes have this key.
-    fn key(self) -> [Option<Key>; 2] {
-        [Some((self.space, self.tag, self.from)), None]
-    }
-}
-
-/// A kept message that a receive takes.
-#[derive(Debug)]
-pub(crate) struct KeptMessage<M> {
-    /// The number that [`Matching::keep`] has returned.
-    pub number: u64,
-    pub message: M,
 }
 
 /// Receives without a message, and messages without a receive; no message fits a receive. Of several that fit, the earliest is
 /// taken, so messages of one sender and tag do not overtake each other, whether receives name the sender or not.
 #[derive(Debug)]
 pub(crate) struct Matching<R, M> {
-    receives: Queue<Key, (Want, R)>,
-    messages: Queue<Key, (Envelope, M)>,
+    /// In their order.
+    pub receives: Queue<Envelope, R>,
+    /// In the order of arrival.
+    pub messages: Queue<Envelope, M>,
 }
 
 impl<R, M> Default for Matching<R, M> {
@@ -62,63 +38,27 @@ impl<R, M> Default for Matching<R, M> {
 }
 
 impl<R, M> Matching<R, M> {
-    /// Takes the earliest message for a receive; if there is none, the receive waits.
-    pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(KeptMessage<M>, R)> {
-        let number = self.messages.first(want.key());
-        let Some((number, (_, message))) = number.zip(number.and_then(|it| self.messages.take(it))) else {
-            self.receives.push(want.key(), (want, receive));
-            return None;
-        };
-        Some((KeptMessage { number, message }, receive))
+    /// Takes the earliest message for a receive, and returns it with its number; if there is none, the receive waits.
+    pub(crate) fn receive(&mut self, wanted: Envelope, receive: R) -> Option<(u64, M, R)> {
+        let keys = [Some(wanted), None];
+        let first = self.messages.first(keys);
+        match first.and_then(|number| Some((number, self.messages.take(number)?))) {
+            Some((number, message)) => Some((number, message, receive)),
+            None => {
+                self.receives.push(keys, receive);
+                None
+            }
+        }
     }
 
     /// Takes the earliest receive for a message that has arrived.
     pub(crate) fn taker(&mut self, envelope: Envelope) -> Option<R> {
-        let number = self.receives.first(envelope.keys())?;
-        self.receives.take(number).map(|(_, receive)| receive)
+        self.receives.take(self.receives.first(envelope.wanted())?)
     }
 
     /// Keeps a message that [no receive takes](Self::taker). Returns its number.
     pub(crate) fn keep(&mut self, envelope: Envelope, message: M) -> u64 {
-        self.messages.push(envelope.keys(), (envelope, message))
-    }
-
-    /// The kept message with this number, as long as no receive has taken it.
-    pub(crate) fn kept(&mut self, number: u64) -> Option<&mut (Envelope, M)> {
-        self.messages.get_mut(number)
-    }
-
-    /// As [`kept`](Self::kept), by a shared reference.
-    pub(crate) fn look_at(&self, number: u64) -> Option<&(Envelope, M)> {
-        self.messages.get(number)
-    }
-
-    /// The messages without a receive, in the order of arrival.
-    pub(crate) fn messages(&self) -> impl Iterator<Item = (Envelope, &M)> {
-        self.messages.iter().map(|(_, (envelope, message))| (*envelope, message))
-    }
-
-    /// The receives without a message, in their order.
-    pub(crate) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
-        self.receives.iter().map(|(_, (want, receive))| (*want, receive))
-    }
-
-    /// Removes the receives without a message for which this is true.
-    pub(crate) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
-        let taken = self.receives.take_if(|(want, receive)| so(*want, receive));
-        taken.into_iter().map(|(_, receive)| receive).collect()
-    }
-
-    /// Removes the earliest receive without a message if this is true of it.
-    pub(crate) fn take_first_if(&mut self, so: impl Fn(Want, &R) -> bool) -> Option<R> {
-        let (number, (want, receive)) = self.receives.iter().next()?;
-        let it = so(*want, receive).then_some(number);
-        self.receives.take(it?).map(|(_, receive)| receive)
-    }
-
-    /// Removes all receives.
-    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = R> {
-        std::mem::take(&mut self.receives).into_values().map(|(_, receive)| receive)
+        self.messages.push(envelope.wanted(), message)
     }
 }
 
@@ -131,7 +71,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Move {
         Send(Envelope),
-        Receive(Want),
+        Receive(Envelope),
         TakeBack(Rank),
     }
 
@@ -142,9 +82,9 @@ mod tests {
     /// Some runs have far more sends than receives, some far fewer, so that many wait.
     fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
         let send = (0_usize..3, 0_u64..3, space())
-            .prop_map(|(from, tag, space)| Move::Send(Envelope { from, tag, space }));
+            .prop_map(|(from, tag, space)| Move::Send(Envelope { from: Some(from), tag, space }));
         let receive = (prop::option::of(0_usize..3), 0_u64..3, space())
-            .prop_map(|(from, tag, space)| Move::Receive(Want { from, tag, space }));
+            .prop_map(|(from, tag, space)| Move::Receive(Envelope { from, tag, space }));
         let take_back = (0_usize..3).prop_map(Move::TakeBack);
         let weights = prop_oneof![Just((50, 50)), Just((95, 5)), Just((5, 95))];
         weights.prop_flat_map(move |(sends, receives)| {
@@ -156,13 +96,13 @@ mod tests {
     /// The same matching, by a search through all messages and receives that wait, in their order.
     #[derive(Default)]
     struct Naive {
-        receives: Vec<(Want, usize)>,
+        receives: Vec<(Envelope, usize)>,
         messages: Vec<(Envelope, usize)>,
     }
 
-    fn fits(want: Want, envelope: Envelope) -> bool {
-        (want.tag, want.space) == (envelope.tag, envelope.space)
-            && want.from.is_none_or(|from| from == envelope.from)
+    fn fits(want: Envelope, message: Envelope) -> bool {
+        (want.tag, want.space) == (message.tag, message.space)
+            && (want.from.is_none() || want.from == message.from)
     }
 
     impl Naive {
@@ -193,21 +133,29 @@ mod tests {
         }
     }
 
-    fn step(matching: &mut Matching<usize, usize>, number: usize, step: Move) -> Option<(usize, usize)> {
+    /// An envelope and a number.
+    type Numbered = (Envelope, usize);
+
+    fn step(
+        matching: &mut Matching<Numbered, Numbered>,
+        number: usize,
+        step: Move,
+    ) -> Option<(usize, usize)> {
         match step {
             Move::Send(envelope) => match matching.taker(envelope) {
-                Some(receive) => Some((number, receive)),
+                Some((_, receive)) => Some((number, receive)),
                 None => {
-                    let kept = matching.keep(envelope, number);
-                    assert_eq!(matching.kept(kept), Some(&mut (envelope, number)));
+                    let kept = matching.keep(envelope, (envelope, number));
+                    assert_eq!(matching.messages.get_mut(kept), Some(&mut (envelope, number)));
                     None
                 }
             },
             Move::Receive(want) => {
-                matching.receive(want, number).map(|(found, receive)| (found.message, receive))
+                let found = matching.receive(want, (want, number));
+                found.map(|(_, (_, message), (_, receive))| (message, receive))
             }
             Move::TakeBack(rank) => {
-                drop(matching.take_back(|want, _| want.from == Some(rank)));
+                drop(matching.receives.take_if(|(want, _)| want.from == Some(rank)));
                 None
             }
         }
@@ -222,12 +170,11 @@ mod tests {
             for (number, &it) in moves.iter().enumerate() {
                 prop_assert_eq!(step(&mut matching, number, it), naive.step(number, it), "step {}", number);
             }
-            let messages: Vec<_> = matching.messages().map(|(envelope, &message)| (envelope, message)).collect();
+            let messages: Vec<_> = matching.messages.iter().map(|(_, &message)| message).collect();
             prop_assert_eq!(messages, naive.messages);
-            let receives: Vec<_> = matching.receives().map(|(want, &receive)| (want, receive)).collect();
+            let receives: Vec<_> = matching.receives.iter().map(|(_, &receive)| receive).collect();
             prop_assert_eq!(&receives, &naive.receives);
-            let given_up: Vec<usize> = matching.give_up().collect();
-            prop_assert_eq!(given_up, receives.into_iter().map(|(_, receive)| receive).collect::<Vec<_>>());
+            prop_assert_eq!(matching.receives.into_values().collect::<Vec<_>>(), receives);
         }
     }
 }

@@ -24,16 +24,16 @@ pub(crate) use self::queue::LOOKS;
 use self::{landings::Landings, matching::Matching};
 pub(crate) use self::{
     landings::{Landing, PIECE, Receiving},
-    matching::{Envelope, KeptMessage, Want},
+    matching::Envelope,
     queue::look,
-    waits::LongestWait,
+    waits::MessageWait,
 };
 use crate::{
-    call::{MessageKind, Space},
+    call::{Form, MessageKind},
     completion::{Completion, ReceivedMessage},
     memory::Fresh,
     request::Outbound,
-    wire::MessageInfo,
+    wire::{MessageClearToSend, MessageInfo},
 };
 
 /// If large messages have waited for each other for this time, one of them is received unexpected: far longer than it takes to begin
@@ -53,7 +53,7 @@ pub(crate) struct Sending {
     pub(crate) completion: Completion,
     /// The number of the message among those to its receiver; the low 32 bits.
     pub(crate) number: u32,
-    /// The number of elements that were sent in parts, or of bytes that were written.
+    /// The number of bytes that were sent in parts or written.
     pub(crate) gone: usize,
     /// The number of its puts in flight.
     pub(crate) under_way: usize,
@@ -96,8 +96,8 @@ pub(crate) enum SendStage {
 pub(crate) enum PriorityEntry {
     /// The next parts of this send's message.
     Parts(u64),
-    /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
-    ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
+    /// A clear to send for the message of that number.
+    ClearToSend(u32, MessageClearToSend),
 }
 
 /// What its sender says of a message.
@@ -112,7 +112,7 @@ pub(crate) struct Described {
 
 impl Described {
     pub(crate) fn envelope(&self) -> Envelope {
-        Envelope { from: self.from, tag: self.tag, space: self.kind.form.space() }
+        Envelope { from: Some(self.from), tag: self.tag, space: self.kind.form.space() }
     }
 
     /// The key of a [large message](Landings).
@@ -183,7 +183,7 @@ impl Messages {
 
     /// True if a send or a receive has not ended, or was not reported.
     pub(crate) fn open(&self) -> bool {
-        self.busy() || self.matching.receives().next().is_some()
+        self.busy() || self.matching.receives.iter().next().is_some()
     }
 
     pub(crate) fn has_more(&self) -> bool {
@@ -193,26 +193,23 @@ impl Messages {
     /// True if only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
     /// its sender will send.
     pub(crate) fn only_receives(&self) -> bool {
-        !self.busy() && !self.matching.receives().any(|(want, _)| want.space == Space::Inner)
+        !self.busy() && !self.matching.receives.iter().any(|(_, it)| it.inbound.kind.form == Form::Inner)
     }
 
     /// Gives up receives without a message whose caller does not wait any more and whose sender is `gone`: from the earliest on, up to
     /// the first that is kept, since the rank cannot leave before that has ended.
     pub(crate) fn give_up_first(&mut self, gone: impl Fn(Option<Rank>) -> bool) {
-        let mut earliest = || {
-            self.matching.take_first_if(|want, it: &Receiving| it.completion.is_forsaken() && gone(want.from))
-        };
-        let given_up: Vec<_> = std::iter::from_fn(&mut earliest).collect();
-        self.cancel(given_up);
+        let is_given_up = |it: &Receiving| it.completion.is_forsaken() && gone(it.inbound.from);
+        while let Some(receiving) = self.matching.receives.take_first_if(is_given_up) {
+            self.cancel(receiving);
+        }
     }
 
-    /// Ends receives whose caller does not wait any more.
-    fn cancel(&mut self, receives: Vec<Receiving>) {
-        for Receiving { mut completion, inbound } in receives {
-            unisono_transport::log::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
-            completion.cancel();
-            self.ended.push_back((completion, None));
-        }
+    /// Ends a receive whose caller does not wait any more.
+    fn cancel(&mut self, Receiving { mut completion, inbound }: Receiving) {
+        unisono_transport::log::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+        completion.cancel();
+        self.ended.push_back((completion, None));
     }
 
     /// True if nothing is under way.
@@ -222,17 +219,15 @@ impl Messages {
     }
 
     /// The call whose deadline has passed, if there is one.
-    pub(crate) fn late(&mut self, now: Instant) -> Option<LongestWait> {
+    pub(crate) fn late(&mut self, now: Instant) -> Option<MessageWait> {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;
         }
-        let over = |_, it: &Receiving| it.completion.is_forsaken() && it.completion.deadline <= now;
-        let given_up = self.matching.take_back(over);
-        self.cancel(given_up);
-        let first = self.waits().min_by_key(|waits| waits.completion().deadline);
-        let found = first.map(|first| (first.completion().deadline, first.longest()));
-        self.soonest = found.as_ref().map(|(deadline, _)| (*deadline).max(now + TICK));
-        found.filter(|(deadline, _)| *deadline <= now).map(|(_, late)| late)
+        let over = |it: &Receiving| it.completion.is_forsaken() && it.completion.deadline <= now;
+        self.matching.receives.take_if(over).into_iter().for_each(|receiving| self.cancel(receiving));
+        let first = self.waits().min_by_key(|wait| wait.deadline);
+        self.soonest = first.map(|first| first.deadline.max(now + TICK));
+        first.filter(|first| first.deadline <= now)
     }
 
     /// A call that has this deadline begins.
@@ -270,16 +265,9 @@ impl Messages {
         both.inspect(|_| look()).any(|sending| sending.is_older(now, LONG))
     }
 
-    /// True if a send to any rank has waited that long.
-    pub(crate) fn waits_for_any(&self, now: Instant) -> bool {
-        self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
-    }
-
-    /// True if a send has waited so long that large messages may wait for each other; the second value is the same for a receive.
-    pub(crate) fn stuck(&self, now: Instant) -> (bool, bool) {
-        let first = self.matching.receives().next();
-        let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
-        (self.oldest_send().is_some_and(|oldest| oldest.is_older(now, STALE)), receives)
+    /// True if a send to any rank has waited for this time.
+    pub(crate) fn waits_for_any(&self, now: Instant, time: Duration) -> bool {
+        self.oldest_send().is_some_and(|oldest| oldest.is_older(now, time))
     }
 
     /// Gives everything up. Returns the completions.
@@ -287,7 +275,8 @@ impl Messages {
         let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.completion);
         let landings =
             std::mem::take(&mut self.landings).into_receives().map(|receiving| receiving.completion);
-        let receives = self.matching.give_up().map(|receiving| receiving.completion);
+        let receives =
+            std::mem::take(&mut self.matching.receives).into_values().map(|receiving| receiving.completion);
         let ended = self.ended.drain(..).map(|(completion, _)| completion);
         sendings.chain(landings).chain(receives).chain(ended).collect()
     }

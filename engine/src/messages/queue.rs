@@ -133,6 +133,12 @@ impl<K: Copy + Ord, T> Queue<K, T> {
         self.entries.into_iter().filter_map(|entry| entry.value)
     }
 
+    /// Takes the earliest entry if this is true of it.
+    pub(crate) fn take_first_if(&mut self, so: impl Fn(&T) -> bool) -> Option<T> {
+        let (number, _) = self.iter().next().filter(|(_, value)| so(value))?;
+        self.take(number)
+    }
+
     /// Takes the entries for which this is true.
     pub(crate) fn take_if(&mut self, so: impl Fn(&T) -> bool) -> Vec<T> {
         let numbers: Vec<u64> =

@@ -11,8 +11,8 @@ use crate::{
     completion::Completion,
     memory::Fresh,
     messages::{
-        Described, Early, EarlyState, KeptMessage, LONG, Landing, Messages, Receiving, SendStage, Sending,
-        Want, look,
+        Described, Early, EarlyState, Envelope, LONG, Landing, Messages, Receiving, STALE, SendStage,
+        Sending, look,
     },
     request::{Inbound, Outbound, Place},
     stop::{Result, Stop},
@@ -35,11 +35,11 @@ impl Core<'_> {
 
     /// Begins a receive.
     pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<()> {
-        let want = Want { from: inbound.from, tag: inbound.tag, space: inbound.form.space() };
+        let wanted = Envelope { from: inbound.from, tag: inbound.tag, space: inbound.kind.form.space() };
         self.comm.messages.wait_until(completion.deadline);
-        match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
+        match self.comm.messages.matching.receive(wanted, Receiving { inbound, completion }) {
             None => Ok(()),
-            Some((KeptMessage { number, message }, receiving)) => self.early(number, message, receiving),
+            Some((number, message, receiving)) => self.early(number, message, receiving),
         }
     }
 
@@ -50,7 +50,7 @@ impl Core<'_> {
         // Entries that wait for slots, then large messages that are written straight into their receivers' memory.
         moved |= self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
         moved |= self.send_queues(|messages| &mut messages.queues, Self::send_message)?;
-        moved |= self.send_queues(|messages| &mut messages.writes, Self::write_message)?;
+        moved |= self.send_queues(|messages| &mut messages.writes, Self::send_pieces)?;
         if self.comm.flows.has_debts() {
             self.comm.settle_debts(false);
         }
@@ -67,15 +67,16 @@ impl Core<'_> {
         if self.comm.messages.requested.is_empty() {
             return Ok(false);
         }
-        let bounds = self.comm.settings.bounds;
-        let (sends, receives) = self.comm.messages.stuck(now);
+        let (bounds, messages) = (self.comm.settings.bounds, &self.comm.messages);
+        let sends = messages.waits_for_any(now, STALE);
+        let first = messages.matching.receives.iter().next();
+        let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
         if !sends && !receives && !waits || self.comm.shutdown.has_left() {
             return Ok(false);
         }
-        let messages = &self.comm.messages;
         let left = bounds.unexpected_bytes.saturating_sub(messages.unexpected);
         let one_at_least = sends && messages.unexpected == 0;
-        if left <= self.comm.settings.eager_bytes && !one_at_least && !messages.waits_for_any(now) {
+        if left <= self.comm.settings.eager_bytes && !one_at_least && !messages.waits_for_any(now, LONG) {
             // There is no room for any large message.
             return Ok(false);
         }
@@ -84,8 +85,8 @@ impl Core<'_> {
             kind.kept() <= left || one_at_least || messages.waits_for(from, now)
         };
         let in_order = messages.requested.iter().inspect(|_| look());
-        let requests = in_order.filter_map(|&kept| match *messages.matching.look_at(kept)? {
-            (_, Early { message, state: EarlyState::Requested { writes, since } }) => {
+        let requests = in_order.filter_map(|&kept| match *messages.matching.messages.get(kept)? {
+            Early { message, state: EarlyState::Requested { writes, since } } => {
                 Some((since, (kept, message, writes)))
             }
             _ => None,
@@ -98,7 +99,7 @@ impl Core<'_> {
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
         let Messages { matching, unexpected, requested, .. } = &mut self.comm.messages;
         requested.remove(&kept);
-        if let Some((_, early)) = matching.kept(kept) {
+        if let Some(early) = matching.messages.get_mut(kept) {
             early.state = EarlyState::Coming;
         }
         *unexpected += kind.kept();
@@ -117,11 +118,8 @@ impl Core<'_> {
             // A message that belongs to an earlier one may have arrived before its receive.
             return Ok(None);
         }
-        let Some((_, Early { message, .. })) = comm.messages.matching.messages().next() else {
-            return Ok(None);
-        };
-        let (message, receiver) = (*message, "nothing, and leaves".to_owned());
-        Ok(Some(self.misfit(&message, receiver)))
+        let unreceived = comm.messages.matching.messages.iter().next();
+        Ok(unreceived.map(|(_, early)| self.misfit(&early.message, "nothing, and leaves".to_owned())))
     }
 
     /// The failure for a message that is not what its receiver says.
@@ -133,16 +131,14 @@ impl Core<'_> {
 
     /// The failure for a message that does not fit its receive.
     pub(super) fn differ(&self, message: &Described, me: &Inbound) -> Stop {
-        let kind = &message.kind;
-        let wants = |form, count| MessageKind { form, dtype: me.dtype, alias: me.alias, count }.words();
+        let (kind, wanted) = (&message.kind, me.kind);
         let wanted = match me.place {
-            Place::There { count, .. } => wants(me.form, count),
-            Place::New { dtype, count } => wants(me.form, count.saturating_mul(dtype.size())),
-            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
-                Form::Plain => format!("{} elements", me.dtype.name()),
-                form => wants(form, 0),
-            },
-            Place::Fresh { most } => format!("at most {most} bytes"),
+            Place::There(_) | Place::New(_) => wanted.words(),
+            Place::Fresh if wanted.form == kind.form && wanted.dtype == kind.dtype => {
+                format!("at most {} bytes", wanted.bytes())
+            }
+            Place::Fresh if wanted.form == Form::Plain => format!("{} elements", wanted.dtype.name()),
+            Place::Fresh => MessageKind { count: 0, ..wanted }.words(),
         };
         self.misfit(message, wanted).into()
     }

@@ -81,7 +81,7 @@ impl Core<'_> {
                     }
                 }
             }
-            Some(SlotMessage::Part(part)) => self.part(flow, slot, (from, number), part.len)?,
+            Some(SlotMessage::Part(len)) => self.part(flow, slot, (from, number), len)?,
             Some(SlotMessage::ClearToSend(clear)) => self.clear_to_send_arrived(from, number, &clear)?,
             None => return Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
         }
@@ -123,7 +123,7 @@ impl Core<'_> {
         if let Some(receiving) = self.comm.messages.matching.taker(message.envelope()) {
             let (receiving, mut fresh) = self.agree_with_room(&message, receiving)?;
             let place = match (&receiving.inbound.place, &mut fresh) {
-                (Place::There { output, .. }, _) => output.bytes(0, bytes),
+                (Place::There(output), _) => output.bytes(0, bytes),
                 (_, Some(fresh)) => {
                     fresh.provide(bytes);
                     Bytes::new(fresh.region(), 0, bytes)
@@ -144,7 +144,7 @@ impl Core<'_> {
         {
             return Ok(false);
         }
-        let mut fresh = self.room(kind.dtype, kind.count)?;
+        let mut fresh = self.room(kind.dtype, bytes)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
         self.comm.messages.unexpected += kind.kept();
@@ -157,10 +157,9 @@ impl Core<'_> {
             .map_err(|error| self.stop(format!("a message to its place: {error}")))
     }
 
-    /// New memory for a message.
-    fn room(&self, dtype: Dtype, count: usize) -> Result<Fresh> {
-        Fresh::new(dtype, count).ok_or_else(|| {
-            let bytes = count.saturating_mul(dtype.size());
+    /// New memory for a message of this many bytes.
+    fn room(&self, dtype: Dtype, bytes: usize) -> Result<Fresh> {
+        Fresh::new(dtype, bytes / dtype.size()).ok_or_else(|| {
             let why = format!("recv: no memory for the {bytes} bytes of a message");
             Stop::from(Failure::Aborted { rank: self.port.me, why })
         })
@@ -168,19 +167,22 @@ impl Core<'_> {
 
     /// Checks that a receive fits the message that it takes. If it does not, the receive fails with all other operations.
     fn agree(&mut self, message: &Described, receiving: Receiving) -> Result<Receiving> {
-        let (inbound, kind) = (&receiving.inbound, &message.kind);
-        let fits = match inbound.place {
-            Place::There { count, .. } => kind.count == count,
-            Place::Fresh { most } => kind.bytes() <= most,
-            Place::New { dtype, count } => count.checked_mul(dtype.size()) == Some(kind.bytes()),
+        let (wanted, count) = (receiving.inbound.kind, message.kind.count);
+        let fits = match receiving.inbound.place {
+            Place::There(_) | Place::New(_) => count == wanted.count,
+            Place::Fresh => count <= wanted.count,
         };
-        let alike = kind.dtype == inbound.dtype && kind.alias == inbound.alias;
-        if fits && kind.form == inbound.form && alike {
+        if fits && message.kind == (MessageKind { count, ..wanted }) {
             return Ok(receiving);
         }
-        let stop = self.differ(message, inbound);
+        let stop = self.differ(message, &receiving.inbound);
+        Err(self.refuse(receiving, stop))
+    }
+
+    /// A receive fails with all other operations.
+    fn refuse(&mut self, receiving: Receiving, stop: Stop) -> Stop {
         self.comm.messages.ended.push_back((receiving.completion, None));
-        Err(stop)
+        stop
     }
 
     /// The same, with new memory for the message if the receive gives none.
@@ -190,12 +192,12 @@ impl Core<'_> {
         receiving: Receiving,
     ) -> Result<(Receiving, Option<Fresh>)> {
         let receiving = self.agree(message, receiving)?;
-        let (dtype, count) = match receiving.inbound.place {
-            Place::There { .. } => return Ok((receiving, None)),
-            Place::Fresh { .. } => (message.kind.dtype, message.kind.count),
-            Place::New { dtype, count } => (dtype, count),
+        let dtype = match receiving.inbound.place {
+            Place::There(_) => return Ok((receiving, None)),
+            Place::Fresh => message.kind.dtype,
+            Place::New(dtype) => dtype,
         };
-        let (receiving, fresh) = self.with_room(receiving, dtype, count)?;
+        let (receiving, fresh) = self.with_room(receiving, dtype, message.kind.bytes())?;
         Ok((receiving, Some(fresh)))
     }
 
@@ -220,14 +222,11 @@ impl Core<'_> {
         }
     }
 
-    /// A receive and memory for its message. If there is no memory, the receive fails with all other operations.
-    fn with_room(&mut self, receiving: Receiving, dtype: Dtype, count: usize) -> Result<(Receiving, Fresh)> {
-        match self.room(dtype, count) {
+    /// A receive and memory for its message of this many bytes.
+    fn with_room(&mut self, receiving: Receiving, dtype: Dtype, bytes: usize) -> Result<(Receiving, Fresh)> {
+        match self.room(dtype, bytes) {
             Ok(fresh) => Ok((receiving, fresh)),
-            Err(stop) => {
-                self.comm.messages.ended.push_back((receiving.completion, None));
-                Err(stop)
-            }
+            Err(stop) => Err(self.refuse(receiving, stop)),
         }
     }
 
@@ -236,18 +235,18 @@ impl Core<'_> {
         let source = Bytes::new(kept.region(), 0, bytes);
         let source = source.map_err(|error| self.stop(format!("an unexpected message: {error}")));
         let fresh = match &receiving.inbound.place {
-            Place::There { output, .. } => {
+            Place::There(output) => {
                 self.copy(source?, output.bytes(0, bytes))?;
                 None
             }
-            &Place::New { dtype, count } if dtype != kept.dtype() => {
+            &Place::New(dtype) if dtype != kept.dtype() => {
                 let mut fresh;
-                (receiving, fresh) = self.with_room(receiving, dtype, count)?;
+                (receiving, fresh) = self.with_room(receiving, dtype, bytes)?;
                 fresh.provide(bytes);
                 self.copy(source?, Bytes::new(fresh.region(), 0, bytes))?;
                 Some(fresh)
             }
-            Place::Fresh { .. } | Place::New { .. } => Some(kept),
+            Place::Fresh | Place::New(_) => Some(kept),
         };
         self.comm.messages.received(receiving.completion, from, fresh);
         Ok(())
@@ -257,7 +256,7 @@ impl Core<'_> {
     fn admit(&mut self, message: Described, writes: bool, receiving: Receiving) -> Result<()> {
         let (receiving, fresh) = self.agree_with_room(&message, receiving)?;
         let into = match (&receiving.inbound.place, &fresh) {
-            (Place::There { output, .. }, _) => output.clone(),
+            (Place::There(output), _) => output.clone(),
             (_, Some(fresh)) => fresh.region().clone().into(),
             (_, None) => return Err(self.stop("a cleared message without memory")),
         };
@@ -289,11 +288,10 @@ impl Core<'_> {
             messages.clear_to_send.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        messages.answers.entry(from).or_default().push_back(PriorityEntry::ClearToSend {
-            number,
-            place,
-            piece,
-        });
+        let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
+        let (writable, mappable) = (place.is_some().into(), mappable.into());
+        let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
+        messages.answers.entry(from).or_default().push_back(PriorityEntry::ClearToSend(number, clear));
         messages.landings.insert((from, number), landing);
         Ok(())
     }
@@ -355,31 +353,25 @@ impl Core<'_> {
     /// A large message has arrived completely.
     fn arrived(&mut self, key: (Rank, u32)) -> Result<()> {
         let Some(landing) = self.comm.messages.landings.remove(key) else { return Ok(()) };
-        let Landing { kind, receiving, into, fresh, unexpected, exposed, kept, .. } = landing;
+        let Landing { kind, receiving, into, fresh, exposed, kept, .. } = landing;
         drop((into, exposed));
-        let bytes = kind.bytes();
-        match (receiving, fresh) {
-            (Some(receiving), Some(fresh)) => {
-                if unexpected {
-                    self.comm.messages.unexpected -= kind.kept();
-                    // Messages may have waited for that room.
-                    self.port.mark_active(self.comm.identity.comm_id);
-                }
-                self.hand_over(key.0, fresh, bytes, receiving)
+        let Some(receiving) = receiving else {
+            let early = kept.and_then(|kept| self.comm.messages.matching.messages.get_mut(kept));
+            if let Some((early, fresh)) = early.zip(fresh) {
+                early.state = EarlyState::Whole(fresh);
             }
-            (Some(receiving), None) => {
-                self.comm.messages.received(receiving.completion, key.0, None);
-                Ok(())
-            }
-            (None, Some(fresh)) => {
-                let found = kept.and_then(|kept| self.comm.messages.matching.kept(kept));
-                if let Some((_, early)) = found {
-                    early.state = EarlyState::Whole(fresh);
-                }
-                Ok(())
-            }
-            (None, None) => Ok(()),
+            return Ok(());
+        };
+        if kept.is_some() {
+            self.comm.messages.unexpected -= kind.kept();
+            // Messages may have waited for that room.
+            self.port.mark_active(self.comm.identity.comm_id);
         }
+        match fresh {
+            Some(fresh) => self.hand_over(key.0, fresh, kind.bytes(), receiving)?,
+            None => self.comm.messages.received(receiving.completion, key.0, None),
+        }
+        Ok(())
     }
 
     /// A clear to send has arrived: the receiver of a large message is ready for it.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use unisono_schedule::Rank;
-use unisono_transport::{RemoteRegion, Target};
+use unisono_transport::Target;
 
 use crate::{
     call::Signature,
@@ -14,7 +14,7 @@ use crate::{
     memory::{self, Bytes, Stretch},
     messages::{Messages, PriorityEntry, SendStage, Sending},
     stop::Result,
-    wire::{HEADER, MessageClearToSend, MessagePart, SlotMessage, WindowClass},
+    wire::{HEADER, SlotMessage, WindowClass},
 };
 
 /// A put through a slot.
@@ -28,7 +28,7 @@ struct SlotPut<'p> {
     id: Option<u64>,
 }
 
-/// The result of a put through a slot.
+/// The result of a put.
 enum Sent {
     /// There is no window, no credit or no room.
     No,
@@ -65,16 +65,13 @@ impl Core<'_> {
 
     pub(super) fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<(bool, bool)> {
         match answer {
-            PriorityEntry::ClearToSend { number, place, piece } => {
-                let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
-                let (writable, mappable) = (place.is_some().into(), mappable.into());
-                let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
+            PriorityEntry::ClearToSend(number, clear) => {
                 let message = SlotMessage::ClearToSend(clear);
                 let put = SlotPut { message, number, source: None, id: None };
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
                 Ok((sent, sent))
             }
-            PriorityEntry::Parts(id) => self.send_parts(to, id),
+            PriorityEntry::Parts(id) => self.send_pieces(to, id),
         }
     }
 
@@ -98,7 +95,8 @@ impl Core<'_> {
         }
         let source = whole.then_some((&source, 0..kind.bytes()));
         let put = SlotPut { message, number, source, id: whole.then_some(id) };
-        let Some(sending) = self.send_some(to, id, &put)? else { return Ok((false, false)) };
+        let sent = self.send_to_slot(to, &put)?;
+        let Some(sending) = self.note_sent(id, &sent) else { return Ok((false, false)) };
         sending.stage = if whole { SendStage::Gone } else { SendStage::Requested };
         if !whole {
             self.comm.messages.requests.insert((to, number), id);
@@ -107,22 +105,32 @@ impl Core<'_> {
         Ok((true, true))
     }
 
-    fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
+    /// Sends the next pieces of a large message: writes them, or sends parts of it through slots.
+    pub(super) fn send_pieces(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
         let mut any = false;
         loop {
             let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
-            let (kind, gone) = (sending.outbound.kind, sending.gone);
-            let size = kind.dtype.size();
-            let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
-            let source = sending.outbound.source.clone();
-            let message = SlotMessage::Part(MessagePart { len: len as u64, unused: [0; 2] });
-            let number = sending.number;
-            let source = Some((&source, gone * size..(gone + len) * size));
-            let put = SlotPut { message, number, source, id: Some(id) };
-            let Some(sending) = self.send_some(to, id, &put)? else { return Ok((false, any)) };
+            let Sending { stage, number, gone, .. } = *sending;
+            let (source, kind) = (sending.outbound.source.clone(), sending.outbound.kind);
+            let (bytes, sent) = match stage {
+                SendStage::Writing(region, piece) => {
+                    let bytes = piece.min(kind.bytes() - gone);
+                    let target = Target { region, offset: gone as u64 };
+                    (bytes, self.write(to, id, (source, gone, bytes), target)?)
+                }
+                SendStage::InParts => {
+                    let size = kind.dtype.size();
+                    let bytes = (self.comm.settings.eager_bytes / size * size).min(kind.bytes() - gone);
+                    let message = SlotMessage::Part((bytes / size) as u64);
+                    let source = Some((&source, gone..gone + bytes));
+                    (bytes, self.send_to_slot(to, &SlotPut { message, number, source, id: Some(id) })?)
+                }
+                SendStage::Queued | SendStage::Requested | SendStage::Gone => return Ok((true, any)),
+            };
+            let Some(sending) = self.note_sent(id, &sent) else { return Ok((false, any)) };
             any = true;
-            sending.gone += len;
-            if sending.gone == kind.count {
+            sending.gone += bytes;
+            if sending.gone == kind.bytes() {
                 sending.stage = SendStage::Gone;
                 self.comm.messages.left(id);
                 return Ok((true, any));
@@ -130,13 +138,11 @@ impl Core<'_> {
         }
     }
 
-    /// Puts something of a send into the next slot of a rank. Returns the send; `None` if there is no room.
-    fn send_some(&mut self, to: Rank, id: u64, put: &SlotPut<'_>) -> Result<Option<&mut Sending>> {
-        let sent = self.send_to_slot(to, put)?;
-        let sending = self.comm.messages.sendings.get_mut(&id).filter(|_| !matches!(sent, Sent::No));
-        let Some(sending) = sending else { return Ok(None) };
+    /// Notes the result of a put of a send. Returns the send; `None` if there was no room.
+    fn note_sent(&mut self, id: u64, sent: &Sent) -> Option<&mut Sending> {
+        let sending = self.comm.messages.sendings.get_mut(&id).filter(|_| !matches!(sent, Sent::No))?;
         sending.under_way += usize::from(matches!(sent, Sent::UnderWay));
-        Ok(Some(sending))
+        Some(sending)
     }
 
     /// Puts a message into the next slot of a rank.
@@ -148,11 +154,8 @@ impl Core<'_> {
         let Some(record) = self.record(&self.comm.flows.senders[sender].flow) else { return Ok(Sent::No) };
         let bytes = put.source.as_ref().map_or(0, |(_, range)| range.len());
         let injected = HEADER + bytes <= self.port.limits.max_inject;
-        let nowhere = || PutOrigin::new(self.comm.mailbox.sources.clone(), 0);
         let origin = match &put.source {
-            None => nowhere(),
-            Some(_) if bytes == 0 => nowhere(),
-            Some((source, range)) => {
+            Some((source, range)) if bytes > 0 => {
                 let anywhere = source.registered || injected || !self.port.limits.local_registration;
                 if anywhere && !self.port.joins(bytes) {
                     PutOrigin::new(source.region.clone(), source.offset + range.start)
@@ -169,6 +172,7 @@ impl Core<'_> {
                     PutOrigin { staging: Some(slot), ..PutOrigin::new(region, offset) }
                 }
             }
+            _ => PutOrigin::new(self.comm.mailbox.sources.clone(), 0),
         };
         let staging = origin.staging;
         let opposite = self.comm.flows.receiver(to, WindowClass::Message, 0);
@@ -182,36 +186,21 @@ impl Core<'_> {
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    pub(super) fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
-        let mut any = false;
-        loop {
-            let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
-            let SendStage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
-            let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
-            let Stretch { region: source, offset, .. } = sending.outbound.source.clone();
-            let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else {
-                return Ok((false, any));
-            };
-            let Some(record) = self.record(&self.comm.flows.senders[sender].writes) else {
-                return Ok((false, any));
-            };
-            let bytes = piece.min(len - gone);
-            let origin = PutOrigin::new(source, offset + gone);
-            let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
-            if !self.put_direct(ready, Target { region, offset: gone as u64 })? {
-                return Ok((false, any));
-            }
-            any = true;
-            let injected = bytes <= self.port.limits.max_inject;
-            if let Some(sending) = self.comm.messages.sendings.get_mut(&id) {
-                sending.gone += bytes;
-                sending.under_way += usize::from(!injected);
-                if sending.gone == len {
-                    sending.stage = SendStage::Gone;
-                    self.comm.messages.left(id);
-                    return Ok((true, any));
-                }
-            }
+    /// Writes the next piece of a message into the receiver's memory: `bytes` from `at` on of its source.
+    fn write(
+        &mut self,
+        to: Rank,
+        id: u64,
+        (source, at, bytes): (Stretch, usize, usize),
+        target: Target,
+    ) -> Result<Sent> {
+        let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else { return Ok(Sent::No) };
+        let Some(record) = self.record(&self.comm.flows.senders[sender].writes) else { return Ok(Sent::No) };
+        let origin = PutOrigin::new(source.region, source.offset + at);
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
+        if !self.put_direct(ready, target)? {
+            return Ok(Sent::No);
         }
+        Ok(if bytes <= self.port.limits.max_inject { Sent::Gone } else { Sent::UnderWay })
     }
 }

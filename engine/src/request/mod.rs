@@ -28,7 +28,7 @@ impl RequestKind {
         match self {
             Self::Collective(operation) => operation.input.len().max(operation.output.len()),
             Self::Send(outbound) => outbound.source.len,
-            Self::Receive(inbound) => inbound.place.bytes(),
+            Self::Receive(inbound) => inbound.kind.bytes(),
             Self::Several(all) => all.iter().map(Self::bytes).fold(0, usize::saturating_add),
         }
     }
@@ -37,7 +37,7 @@ impl RequestKind {
     pub fn named(mut self, alias: Alias) -> Self {
         match &mut self {
             Self::Send(outbound) => outbound.kind.alias = alias,
-            Self::Receive(inbound) => inbound.alias = alias,
+            Self::Receive(inbound) => inbound.kind.alias = alias,
             Self::Collective(..) | Self::Several(_) => {}
         }
         self

@@ -71,17 +71,13 @@ fn looks(many: usize, bytes: usize, first: bool) -> f64 {
         }
         for (number, part) in data.chunks_mut(bytes).enumerate() {
             let borrowed = Borrowed::within(part, 0..bytes, 0..bytes).unwrap();
-            let (form, dtype, tag) = (Form::Plain, Dtype::U8, number as u64);
+            let (kind, tag) = (MessageKind::new(Form::Plain, Dtype::U8, bytes), number as u64);
             outcomes.push(engine.begin_message(if sends {
-                let (source, kind) = (
-                    borrowed.input.memory.clone(),
-                    MessageKind { form, dtype, alias: Alias::NONE, count: bytes },
-                );
+                let source = borrowed.input.memory.clone();
                 RequestKind::Send(Outbound { to: 1, tag, kind, source })
             } else {
-                let output = borrowed.output.memory.clone();
-                let place = Place::There { output, count: bytes };
-                RequestKind::Receive(Inbound { from: Some(0), tag, form, dtype, alias: Alias::NONE, place })
+                let place = Place::There(borrowed.output.memory.clone());
+                RequestKind::Receive(Inbound { from: Some(0), tag, kind, place })
             }));
             engine.rest();
         }

@@ -77,16 +77,6 @@ impl MessageInfo {
     }
 }
 
-/// A part of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(crate) struct MessagePart {
-    /// The number of elements that follow.
-    pub len: u64,
-    /// 0.
-    pub unused: [u64; 2],
-}
-
 /// The answer to a request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -111,8 +101,8 @@ pub(crate) enum SlotMessage {
     Whole(MessageInfo),
     /// The notice of a message whose elements are sent when the receiver is ready for them.
     RequestToSend(MessageInfo),
-    /// Some elements of a message that was cleared to send.
-    Part(MessagePart),
+    /// This many elements of a message that was cleared to send.
+    Part(u64),
     /// The receiver is ready for the message of that number.
     ClearToSend(MessageClearToSend),
 }
@@ -123,7 +113,7 @@ impl SlotMessage {
         let (kind, body) = match self {
             Self::Whole(info) => (0, cast(info)),
             Self::RequestToSend(info) => (1, cast(info)),
-            Self::Part(part) => (2, cast(part)),
+            Self::Part(len) => (2, [len, 0, 0]),
             Self::ClearToSend(clear) => (3, cast(clear)),
         };
         MessageHeader { flow, number, kind, reserved: [0; 7], body }
@@ -134,7 +124,7 @@ impl SlotMessage {
         Some(match header.kind {
             0 => Self::Whole(cast(header.body)),
             1 => Self::RequestToSend(cast(header.body)),
-            2 => Self::Part(cast(header.body)),
+            2 => Self::Part(header.body[0]),
             3 => Self::ClearToSend(cast(header.body)),
             _ => return None,
         })

@@ -10,8 +10,8 @@ mod tests;
 pub(crate) use self::tests::fuzz;
 pub(crate) use self::{
     header::{
-        CollectiveHeader, FlowHeader, HEADER, MessageClearToSend, MessageHeader, MessageInfo, MessagePart,
-        PAYLOAD, SlotMessage,
+        CollectiveHeader, FlowHeader, HEADER, MessageClearToSend, MessageHeader, MessageInfo, PAYLOAD,
+        SlotMessage,
     },
     immediate::{ControlKind, FlowWay, Immediate, MAX_COMMS, MAX_FLOWS, WindowClass, low},
     mailbox::{ClearToSend, Close, Handshake, MAX_SLOTS, MailboxEntry, Window},

@@ -1,7 +1,7 @@
 //! Messages between two ranks of a group: the calls, and how one or several run at once, blocking or asynchronous.
 
 use unisono_engine::{
-    Borrowed, CompletionAction, Done, Form, MessageKind, Operand, Outbound, Place, RequestKind,
+    Borrowed, CompletionAction, Done, Form, Inbound, MessageKind, Operand, Outbound, Place, RequestKind,
 };
 use unisono_schedule::Rank;
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     buffer::Owned,
-    dtype::{Alias, Dtype, Element, Scalar as _},
+    dtype::{Dtype, Element, Scalar as _},
     error::Result,
     group::{
         ProcessGroup,
         collective::{read, write},
         handle::Handle,
-        message::{Message, Receiver, Sender, Source, elements, receive},
+        message::{Message, Receiver, Sender, Source, elements},
         plan::{CallOptions, argument},
         sequence::Sequence,
         shared::GroupState,
@@ -76,8 +76,9 @@ impl<M: Mode> ProcessGroup<M> {
     pub fn recv_vec<T: Element>(&self, from: impl Into<Sender>) -> Result<M::Returns<(Vec<T>, Rank)>> {
         let handle = &self.handle;
         let Sender { source, tag } = from.into();
-        let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
-        let what = receive(Form::Plain, T::DTYPE, handle.source("recv_vec", source)?, tag, place);
+        let kind = MessageKind::new(Form::Plain, T::DTYPE, isize::MAX.unsigned_abs());
+        let from = handle.source("recv_vec", source)?;
+        let what = RequestKind::Receive(Inbound { from, tag: tag.into(), kind, place: Place::Fresh });
         let begin = |what| {
             let steps = |sequence: Sequence| async move { sequence.messages(what).await };
             handle.later("recv_vec", steps, elements)
@@ -165,23 +166,30 @@ impl Handle {
     ) -> Result<RequestKind> {
         self.partner("send", to)?;
         let Operand { memory: source, .. } = memory.clone().found_in(&self.shared.runtime.registry);
-        let kind = MessageKind { form, dtype, alias: Alias::NONE, count: source.len / dtype.size() };
+        let kind = MessageKind::new(form, dtype, source.len / dtype.size());
         Ok(RequestKind::Send(Outbound { to, tag: tag.into(), kind, source }))
     }
 
     /// A receive into memory in one piece.
     pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<RequestKind> {
-        let (source, tag) = (self.source("recv", from.source)?, from.tag);
+        let (from, tag) = (self.source("recv", from.source)?, from.tag.into());
         let Operand { memory: output, .. } = memory.clone().found_in(&self.shared.runtime.registry);
-        let count = output.len / dtype.size();
-        Ok(receive(Form::Plain, dtype, source, tag, Place::There { output, count }))
+        let kind = MessageKind::new(Form::Plain, dtype, output.len / dtype.size());
+        Ok(RequestKind::Receive(Inbound { from, tag, kind, place: Place::There(output) }))
     }
 
-    /// The place of these elements, which outlive the receive.
-    pub(crate) fn place<T: Element>(&self, elements: &mut [T]) -> Place {
-        let count = elements.len();
+    /// A receive into these elements, which outlive it.
+    pub(crate) fn receive_into<T: Element>(
+        &self,
+        form: Form,
+        from: Rank,
+        tag: impl Into<u64>,
+        elements: &mut [T],
+    ) -> RequestKind {
+        let kind = MessageKind::new(form, T::DTYPE, elements.len());
         let output = Borrowed::apart(&[], elements).output.found_in(&self.shared.runtime.registry);
-        Place::There { output: output.memory, count }
+        let place = Place::There(output.memory);
+        RequestKind::Receive(Inbound { from: Some(from), tag: tag.into(), kind, place })
     }
 
     /// A receive and a send that run concurrently.

@@ -5,18 +5,18 @@
 //! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_engine::{
-    Borrowed, CommIds, Form, MAX_RANKS, MessageKind, Outbound, Place, Receipts, RequestKind,
+    Borrowed, CommIds, Form, Inbound, MAX_RANKS, MessageKind, Outbound, Place, Receipts, RequestKind,
 };
 use unisono_schedule::Rank;
 
 use crate::{
-    dtype::{Alias, Dtype, Scalar as _},
+    dtype::Dtype,
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
         handle::Handle,
         membership::split::{NewGroup, common},
-        message::{elements, receive},
+        message::elements,
         plan::{CallOptions, argument},
     },
 };
@@ -127,7 +127,9 @@ impl Exchange<'_> {
         for (child, _) in self.children() {
             // They are received one after the other, so that this rank reports a list that differs even if other members do not come.
             let most = isize::MAX.unsigned_abs();
-            let words = elements::<u64>(self.run(vec![self.receives(child, Place::Fresh { most })])?)?.0;
+            let kind = MessageKind::new(Form::Group, Dtype::U64, most);
+            let message = Inbound { from: Some(child), tag: self.tag, kind, place: Place::Fresh };
+            let words = elements::<u64>(self.run(vec![RequestKind::Receive(message)])?)?.0;
             match words.split_last_chunk::<IDS>() {
                 Some((theirs, ids)) if theirs == mine => free = common([&free, ids]),
                 _ => return Err(self.differ(child, &words)),
@@ -141,7 +143,7 @@ impl Exchange<'_> {
             }
             Some(parent) => {
                 self.send([parent], &[&mine[..], &free].concat())?;
-                self.run(vec![self.receives(parent, self.group.place(&mut agreed))])?;
+                self.run(vec![self.receive_into(parent, &mut agreed)])?;
             }
         }
         self.send_on(&agreed)?;
@@ -157,13 +159,13 @@ impl Exchange<'_> {
         let (mut receives, mut end) = (Vec::new(), words.len());
         for (child, members) in self.children() {
             let (block, rest) = theirs.split_at_mut(words.len() * members);
-            receives.push(self.receives(child, self.group.place(block)));
+            receives.push(self.receive_into(child, block));
             (theirs, end) = (rest, end + block.len());
         }
         self.run(receives)?;
         if let Some(parent) = self.parent() {
             self.send([parent], &all[..end])?;
-            self.run(vec![self.receives(parent, self.group.place(&mut all))])?;
+            self.run(vec![self.receive_into(parent, &mut all)])?;
         }
         self.send_on(&all)?;
         Ok(all)
@@ -175,15 +177,14 @@ impl Exchange<'_> {
     }
 
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
-        let kind =
-            MessageKind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
+        let kind = MessageKind::new(Form::Group, Dtype::U64, words.len());
         let source = Borrowed::apart(words, &mut []).input.memory;
         let send = |to| RequestKind::Send(Outbound { to, tag: self.tag, kind, source: source.clone() });
         self.run(to.into_iter().map(send).collect()).map(drop)
     }
 
-    fn receives(&self, from: Rank, place: Place) -> RequestKind {
-        receive(Form::Group, Dtype::U64, Some(from), self.tag, place)
+    fn receive_into(&self, from: Rank, words: &mut [u64]) -> RequestKind {
+        self.group.receive_into(Form::Group, from, self.tag, words)
     }
 
     /// Runs these messages, and returns the results of the receives.

@@ -4,7 +4,7 @@
 //! and the group still works.
 
 use serde::Serialize;
-use unisono_engine::{Borrowed, Cargo, Form, Place};
+use unisono_engine::{Borrowed, Cargo, Form, Inbound, MessageKind, Place, RequestKind};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     group::{
         collective::{UNSENT, UnevenCall, UnevenSteps, longest, outside},
         handle::Handle,
-        message::{elements, receive},
+        message::elements,
         plan::{CallId, CallSpec},
         sequence::Sequence,
     },
@@ -57,8 +57,9 @@ impl Sequence {
         tag: u32,
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
-        let place = Place::Fresh { most: self.group.config().object_limit };
-        elements(self.messages(receive(form, Dtype::U8, from, tag, place)).await?)
+        let kind = MessageKind::new(form, Dtype::U8, self.group.config().object_limit);
+        let inbound = Inbound { from, tag: tag.into(), kind, place: Place::Fresh };
+        elements(self.messages(RequestKind::Receive(inbound)).await?)
     }
 }
 

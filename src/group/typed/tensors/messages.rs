@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Borrowed, Form, Place, RequestKind};
+use unisono_engine::{Form, Inbound, MessageKind, Place, RequestKind};
 use unisono_schedule::Rank;
 
 use crate::{
     dtype::Dtype,
     error::Result,
     group::{
-        message::{Receiver, receive},
+        message::Receiver,
         sequence::Sequence,
         typed::tensors::{TensorHeader, TensorInfo, packed, runs, unpack_each, zeroed},
     },
@@ -55,20 +55,21 @@ impl Sequence {
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
         let runs = runs(infos.iter().map(|info| info.bytes), self.group.config().eager());
         // Small tensors share a message, from which they are unpacked.
-        let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
+        let part = |bytes: &mut [u8]| self.group.receive_into(Form::Inner, from, inner, bytes);
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
         for run in &runs {
             if let Some(info) = infos.get(run.start).filter(large) {
-                let place = Place::New { dtype: info.dtype, count: info.bytes / info.dtype.size() };
-                all.push(part(place));
+                let kind = MessageKind::new(Form::Inner, Dtype::U8, info.bytes);
+                let place = Place::New(info.dtype);
+                all.push(RequestKind::Receive(Inbound { from: Some(from), tag: inner.into(), kind, place }));
                 continue;
             }
             match tensors.get_mut(run.clone()).unwrap_or_default() {
-                [tensor] => all.push(part(self.group.place(tensor.bytes_mut()))),
+                [tensor] => all.push(part(tensor.bytes_mut())),
                 several => {
                     let mut bytes = vec![0; several.iter().map(|tensor| tensor.bytes().len()).sum()];
-                    all.push(part(self.group.place(&mut bytes)));
+                    all.push(part(&mut bytes));
                     shared.push(bytes);
                 }
             }
@@ -101,19 +102,19 @@ impl Sequence {
             return Err(self.group.aborted(call, format_args!("rank {from} sends {what}")));
         }
         // Runs of tensors that are unpacked, and their bytes.
-        let part = |place| receive(Form::Inner, Dtype::U8, Some(from), inner, place);
+        let part = |bytes: &mut [u8]| self.group.receive_into(Form::Inner, from, inner, bytes);
         let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         let mut all = Vec::new();
         for run in runs(infos.iter().map(|info| info.bytes), self.group.config().eager()) {
             if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
                 && let Ok(bytes) = tensor.reborrow().into_bytes()
             {
-                all.push(part(self.group.place(bytes)));
+                all.push(part(bytes));
                 continue;
             }
             let len = infos.get(run.clone()).unwrap_or_default().iter().map(|info| info.bytes).sum();
             let mut bytes = zeroed(len).map_err(|error| self.group.aborted(call, error))?;
-            all.push(part(self.group.place(&mut bytes)));
+            all.push(part(&mut bytes));
             packed.push((run, bytes));
         }
         self.messages(RequestKind::Several(all)).await?;
