@@ -225,14 +225,13 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
     };
     let signature = Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code);
     let plan = CallPlan::new(collective, signature, kernel, job.long);
-    let group = OperationGroup { ranks: 2, ..OperationGroup::default() };
     let operand = |region: &Region| Operand::registered(region.clone());
     let schedule = match algorithm.plan(collective).filter(|_| one_shot) {
         Some(plan) => CallSchedule::Recorded(Recorded::shown(plan, &job)),
         None => CallSchedule::Made(schedule),
     };
     let (input, output, access) = (operand(input), operand(output), OutputAccess::All);
-    let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
+    let operation = Operation { number: 0, ranks: 2, plan, schedule, input, output, access, pairs: None };
     let what = RequestKind::Collective(Box::new(operation));
     engine.driven_by(&Nobody).take(WORLD, WorkRequest { what, completion })
 }

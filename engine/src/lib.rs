@@ -58,10 +58,7 @@ pub use self::{
         Aside, Borrowed, Bytes, Fresh, Operand, Overlap, Pieces, Registry, SpanError, Stretch, borrow_raw,
     },
     progress::{CommIds, DrivenEngine, Engine, WORLD},
-    request::{
-        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, RequestKind,
-        ShownPlan,
-    },
+    request::{CallPlan, Inbound, Operation, Outbound, OutputAccess, Pairs, Place, RequestKind, ShownPlan},
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
     supervisor::{PositionQuery, SubmissionEntry, Supervisor, WaitingCall, WorkRequest},

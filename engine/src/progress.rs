@@ -15,7 +15,7 @@ use crate::{
     completion::{Completion, Done},
     contact::{Contact, Contacts},
     endpoint::Port,
-    messages::{LONG, LongestWait, Messages},
+    messages::{LONG, MessageWait, Messages},
     request::RequestKind,
     settings::Settings,
     stop::{Halt, Result, StalledOperation, Stop},
@@ -371,7 +371,7 @@ impl DrivenEngine<'_> {
                 }
                 Ok(Pass::Moved) => (moved, task.stalled) = (true, None),
                 Ok(Pass::Idle) => {}
-                Err(stop) => return Err(task.halt(stop)),
+                Err(stop) => return Err(task.halt(&self.engine.net, stop)),
             }
             index += 1;
         }
@@ -436,7 +436,7 @@ impl DrivenEngine<'_> {
 
 impl Engine {
     /// The send or receive that was submitted first of those that have not ended, and its communicator.
-    pub(super) fn oldest_message(&self) -> Option<(&Comm, LongestWait)> {
+    pub(super) fn oldest_message(&self) -> Option<(&Comm, MessageWait)> {
         let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
         let oldest = comms.filter_map(|comm| Some((comm, comm.longest_wait()?)));
         oldest.min_by_key(|(_, wait)| wait.since)
@@ -445,7 +445,7 @@ impl Engine {
     /// Why the engine stops: at the oldest operation, or else at the oldest message.
     fn halt(&self, stop: Stop) -> Halt {
         if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
-            return oldest.halt(stop);
+            return oldest.halt(&self.net, stop);
         }
         match self.oldest_message() {
             Some((_, wait)) => Halt::at(stop, StalledOperation::new(wait.signature, wait.since)),
@@ -462,15 +462,15 @@ impl Engine {
         }
         if let Some(first) = self.running.iter().min_by_key(|it| it.completion.deadline) {
             if now >= first.completion.deadline {
-                return Err(first.halt(Stop::Deadline));
+                return Err(first.halt(&self.net, Stop::Deadline));
             }
             soonest = soonest.min(first.completion.deadline);
         }
         for &comm_id in &self.messaging {
             let comm = self.net.core(comm_id)?.comm;
             if let Some(wait) = comm.messages.late(now) {
-                let signature = wait.signature.worldwide(|rank| comm.identity.world(rank));
-                return Err(Halt::at(Stop::Deadline, StalledOperation::new(signature, wait.since)));
+                let wait = wait.worldwide(|rank| comm.identity.world(rank));
+                return Err(Halt::at(Stop::Deadline, StalledOperation::new(wait.signature, wait.since)));
             }
             let messages = &mut comm.messages;
             let next = [messages.soonest, messages.patience().filter(|&patience| patience > now)];
@@ -486,7 +486,7 @@ impl Engine {
         let mut waits = false;
         for task in &mut self.running {
             let checked = self.net.core(task.comm_id).and_then(|mut core| task.run.check_stalled(&mut core));
-            checked.map_err(|stop| task.halt(stop))?;
+            checked.map_err(|stop| task.halt(&self.net, stop))?;
             waits |= now >= *task.stalled.get_or_insert(now) + LONG;
         }
         let mut received = false;
@@ -577,7 +577,7 @@ impl Engine {
 
 impl RunningOperation {
     /// Why the engine stops at this operation.
-    pub(super) fn halt(&self, stop: Stop) -> Halt {
-        self.run.operation.halt(stop, self.completion.submitted)
+    pub(super) fn halt(&self, net: &Net, stop: Stop) -> Halt {
+        net.halt(self.comm_id, &self.run.operation, stop, self.completion.submitted)
     }
 }

@@ -163,11 +163,11 @@ fn task<T: Scalar>(call: WaitingCall, borrowed: &Borrowed<'_>) -> (WorkRequest, 
     let signature = Signature::new(&call.job, T::DTYPE, call.op, algorithm.code);
     let kernel = Kernel::new(T::DTYPE, call.op).unwrap();
     let plan = CallPlan::new(call.job.collective, signature, kernel, call.job.long);
-    let group = OperationGroup { ranks: call.job.ranks, ..OperationGroup::default() };
     let access = OutputAccess::of(&plan, borrowed);
     let operands = [&borrowed.input, &borrowed.output].map(|operand| operand.clone().found_in(&registry));
     let [input, output] = operands;
-    let operation = Operation { number: 0, group, plan, schedule, input, output, access, pairs: None };
+    let operation =
+        Operation { number: 0, ranks: call.job.ranks, plan, schedule, input, output, access, pairs: None };
     let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
     (WorkRequest { what: RequestKind::Collective(Box::new(operation)), completion }, outcome)
 }

@@ -68,7 +68,10 @@ impl DrivenEngine<'_> {
         self.supervisor.began(&run.operation);
         match run.begin(&mut core) {
             Ok(()) => Ok(run),
-            Err(stop) => Err(run.operation.halt(stop, since.unwrap_or_else(Instant::now))),
+            Err(stop) => {
+                let since = since.unwrap_or_else(Instant::now);
+                Err(self.engine.net.halt(comm_id, &run.operation, stop, since))
+            }
         }
     }
 
@@ -98,7 +101,7 @@ impl DrivenEngine<'_> {
             core.comm.collectives.exposed = false;
             let mut quick = Quick::default();
             let ended = self.go_on(|engine| quick.pass(&mut engine.net.core(comm_id)?, &operation));
-            if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
+            if ended.map_err(|stop| self.engine.net.halt(comm_id, &operation, stop, Instant::now()))? {
                 self.next_turn(comm_id)?;
                 return Ok(Called::Ended(operation.number));
             }
@@ -119,7 +122,7 @@ impl DrivenEngine<'_> {
         }
         let (completion, outcome) = completion();
         let under_way = RunningOperation { comm_id, run, completion, stalled: None };
-        let halt = ended.map_err(|stop| under_way.halt(stop)).err();
+        let halt = ended.map_err(|stop| under_way.halt(&self.engine.net, stop)).err();
         self.engine.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }

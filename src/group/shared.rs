@@ -10,8 +10,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Aside, Borrowed, Called, Cargo, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup,
-    Outcome, OutputAccess, Overlap, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
+    Aside, Borrowed, Called, Cargo, CommId, Completion, CompletionAction, Engine, Operation, Outcome,
+    OutputAccess, Overlap, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
 };
 use unisono_schedule::{Collective, Rank};
 
@@ -44,8 +44,6 @@ pub(crate) struct GroupState {
     pub name: String,
     /// The group's name and members, for errors; `None` for the world.
     pub label: Option<Arc<str>>,
-    /// A number that is the same on all members and differs from other groups'; 0 for the world.
-    pub id: u64,
     pub order: Order,
     /// One more than the number of the latest operation that a call has waited for; 0 before the first.
     pub latest: AtomicU64,
@@ -61,19 +59,19 @@ pub(crate) struct Membership {
 }
 
 impl GroupState {
-    /// A group of these ranks of the world, in which this process has this rank. `known`: its name, its label and its id.
+    /// A group of these ranks of the world, in which this process has this rank. `known`: its name and its label.
     pub(crate) fn new(
         runtime: Arc<Runtime>,
         comm_id: CommId,
         (rank, members): (Rank, Vec<Rank>),
-        (name, label, id): (String, Option<Arc<str>>, u64),
+        (name, label): (String, Option<Arc<str>>),
     ) -> Self {
         let peers: Vec<_> = members.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
         let chooser = peer::chooser(&peers, &runtime.limits.provider);
         let tuned = runtime.tuned.clone().of(members.len());
         let planner = Planner::new(rank, chooser, tuned, runtime.settings, &runtime.limits);
         let (members, order, latest) = (Members(members), Order::default(), AtomicU64::new(0));
-        Self { runtime, comm_id, planner, members, name, label, id, order, latest }
+        Self { runtime, comm_id, planner, members, name, label, order, latest }
     }
 
     /// The group's name in errors; empty for the world.
@@ -251,11 +249,10 @@ impl GroupState {
         borrowed.input.find_in(&self.runtime.registry);
         borrowed.output.find_in(&self.runtime.registry);
         let ranks = self.planner.topology.ranks;
-        let group = OperationGroup { name: self.label.clone(), id: self.id, ranks };
         let access = OutputAccess::of(&plan, &borrowed);
         let pairs = if spec.pairwise { spec.pairs(self.planner.rank, ranks) } else { None };
         let Borrowed { input, output, .. } = borrowed;
-        Ok(Operation { number: 0, group, plan, schedule, input, output, access, pairs })
+        Ok(Operation { number: 0, ranks, plan, schedule, input, output, access, pairs })
     }
 
     /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.

@@ -20,7 +20,7 @@ use crate::{
     },
     memory::Operand,
     request::{Operation, ShownPlan},
-    stop::{Result, Stop},
+    stop::Result,
 };
 
 /// The matters that ranks still have to agree on.
@@ -156,7 +156,7 @@ impl Offers {
         let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
         let own = offer(collective, operation, plan);
         let is_read = whole || comm.identity.me == root;
-        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.group.ranks).filter(reads))
+        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
     }
 
     fn inside(comm: &Comm, host: &[Rank]) -> Self {
@@ -261,7 +261,7 @@ impl Offers {
     }
 
     /// Reads where the operands of the others lie. `None` if all have published that, and messages are not faster.
-    fn meet(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Option<Agreed>, Stop> {
+    fn meet(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Option<Agreed>> {
         while let Some(other) = self.others.get_mut(self.done) {
             if !core.comm.shared.has_published(other.rank, self.round) {
                 return Ok(Some(Agreed::Not { moved: false }));
@@ -271,8 +271,7 @@ impl Offers {
             };
             let front: Front = access::load(view, layout::slot(self.round))?;
             let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
-            let from = (other.rank, core.comm.identity.world(other.rank));
-            operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
+            core.comm.agree(operation, other.rank, &front.operation)?;
             if offer.kind == Offer::PLAIN {
                 return Ok(Some(Agreed::Messages));
             }
@@ -289,7 +288,7 @@ impl Offers {
         if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
             self.own.kind = Offer::KNOWN;
         }
-        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.group.ranks;
+        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.ranks;
         let unchecked = (!all).then_some((operation.number, operation.plan.signature));
         self.round = core.enter_shared(unchecked)?;
         if let Some(own) = core.comm.shared.own.as_ref() {

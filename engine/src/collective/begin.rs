@@ -133,7 +133,7 @@ fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<()> {
         return Ok(());
     }
     let (input, len) = (&operation.input, operation.input.len());
-    let (me, block) = (core.comm.identity.me, len / operation.group.ranks);
+    let (me, block) = (core.comm.identity.me, len / operation.ranks);
     let aside = core.comm.workspace.provide_aside(&mut *core.port.transport, len)?;
     let copied = [0..me * block, (me + 1) * block..len]
         .into_iter()

@@ -122,7 +122,7 @@ fn reduce<'c>(
     step: &Step,
     part: impl Fn(&Span) -> Result<Bytes<'c>, SpanError>,
 ) -> Result<usize, SpanError> {
-    let (kernel, average, ranks) = (&operation.plan.kernel, operation.plan.average, operation.group.ranks);
+    let (kernel, average, ranks) = (&operation.plan.kernel, operation.plan.average, operation.ranks);
     match step {
         Step::Reduce { a, b, into, last } => {
             let [a, b, into] = shortest([part(a)?, part(b)?, part(into)?]);

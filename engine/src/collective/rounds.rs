@@ -15,7 +15,7 @@ use crate::{
     },
     memory::{Bytes, SpanError},
     request::Operation,
-    stop::{Result, Stop},
+    stop::Result,
 };
 
 /// The rounds of an operation that shows elements.
@@ -111,7 +111,7 @@ impl ShowRounds {
             return Ok(false);
         }
         let unchecked =
-            self.is_unchecked(operation.group.ranks).then_some((operation.number, operation.plan.signature));
+            self.is_unchecked(operation.ranks).then_some((operation.number, operation.plan.signature));
         let round = core.enter_shared(unchecked)?;
         self.bytes = shown.len() * operation.plan.size;
         if self.compared == 0 && !self.sends {
@@ -148,8 +148,8 @@ impl ShowRounds {
             return Err(core.stop(format!("no memory of rank {from} is mapped")));
         };
         let info: Signature = access::load(view, layout::slot(round) + size_of::<u64>())?;
-        operation.agree(core.port.me, (from, core.comm.identity.world(from)), &info).map_err(Stop::from)?;
-        if !self.is_unchecked(operation.group.ranks) {
+        core.comm.agree(operation, from, &info)?;
+        if !self.is_unchecked(operation.ranks) {
             core.comm.shared.unchecked = None;
         }
         Ok(true)

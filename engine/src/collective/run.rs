@@ -17,7 +17,7 @@ use crate::{
     comm::{Comm, Core},
     memory::SpanError,
     request::Operation,
-    stop::{Result, Stop},
+    stop::Result,
     wire::{CollectiveHeader, FlowWay, MAX_FLOWS, WindowClass},
 };
 
@@ -279,8 +279,7 @@ impl OperationRun {
         let clears = comm.mailbox.clear_to_sends.iter().map(|(from, clear)| (*from, clear.operation));
         let published = comm.shared.calls().chain(clears).filter(now);
         for (from, info) in untaken.chain(probes).chain(published) {
-            let world = comm.identity.world(from);
-            self.operation.agree(core.port.me, (from, world), &info)?;
+            comm.agree(&self.operation, from, &info)?;
         }
         // Only probes of later operations are still needed.
         core.comm
@@ -328,9 +327,7 @@ impl OperationRun {
         }
         let slot = core.comm.flows.receivers[receiver].take();
         let header: CollectiveHeader = core.comm.flows.header(receiver, slot)?;
-        self.operation
-            .agree(core.port.me, (from, core.comm.identity.world(from)), &header.operation)
-            .map_err(Stop::from)?;
+        core.comm.agree(&self.operation, from, &header.operation)?;
         if header.len as usize != len {
             let what = format!("a message of {} elements where {len} were due", header.len);
             return Err(core.violation(from, what));

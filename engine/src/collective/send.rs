@@ -7,10 +7,11 @@ use unisono_transport::Target;
 
 use super::{location::Location, run::OperationRun};
 use crate::{
+    call::narrow,
     comm::{Core, PutOrigin, ReadyPut, Whose},
     memory::Bytes,
-    stop::{Result, Stop},
-    wire::HEADER,
+    stop::Result,
+    wire::{CollectiveHeader, HEADER},
 };
 
 impl OperationRun {
@@ -36,7 +37,8 @@ impl OperationRun {
 
         let opposite = core.comm.flows.receiver(to, self.class, lane);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
-        core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, to, from.len))
+        let operation = self.operation.info(to);
+        core.put_to_slot(ready, opposite, |flow| CollectiveHeader { flow, len: narrow(from.len), operation })
     }
 
     /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if the clear to send refuses
@@ -51,9 +53,7 @@ impl OperationRun {
         let Some(clear_to_send) = core.comm.mailbox.clear_to_send(to, self.operation.op()) else {
             return Ok(false);
         };
-        self.operation
-            .agree(core.port.me, (to, core.comm.identity.world(to)), &clear_to_send.operation)
-            .map_err(Stop::from)?;
+        core.comm.agree(&self.operation, to, &clear_to_send.operation)?;
         let Some((region, start)) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.flows.sender(to, self.class, lane) else { return Ok(false) };
         let Some(record) = core.record(&core.comm.flows.senders[sender].writes) else { return Ok(false) };

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     completion::Completion,
-    messages::{LongestWait, Messages},
+    messages::{MessageWait, Messages},
     settings::Settings,
     wire::{CommId, ControlKind, FlowWay},
 };
@@ -66,10 +66,8 @@ impl Comm {
     }
 
     /// As [`Messages::longest_wait`], with ranks of the world.
-    pub(crate) fn longest_wait(&self) -> Option<LongestWait> {
-        let LongestWait { since, signature, peer } = self.messages.longest_wait()?;
-        let world = |rank| self.identity.world(rank);
-        Some(LongestWait { since, signature: signature.worldwide(world), peer: peer.map(world) })
+    pub(crate) fn longest_wait(&self) -> Option<MessageWait> {
+        Some(self.messages.longest_wait()?.worldwide(|rank| self.identity.world(rank)))
     }
 
     /// As [`Messages::give_up_receives`], with ranks of the world.

@@ -1,13 +1,14 @@
 //! The port and all communicators: hands each arrival to the communicator that it is for.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Instant};
 
 use unisono_transport::Event;
 
 use super::{communicator::Comm, core::Core, shutdown::ShutdownState};
 use crate::{
     endpoint::{Port, control_of_token},
-    stop::Result,
+    request::Operation,
+    stop::{Halt, Result, StalledOperation, Stop},
     wire::{CommId, FlowWay, Immediate},
 };
 
@@ -49,6 +50,17 @@ impl Net {
             Some(Some(comm)) => Ok(Core { port: &mut self.port, comm }),
             _ => Err(self.port.stop(format!("there is no communicator {comm_id}"))),
         }
+    }
+
+    /// Why the engine stops at an operation of a communicator, which was submitted at `since`.
+    #[cold]
+    pub(crate) fn halt(&self, comm_id: CommId, operation: &Operation, stop: Stop, since: Instant) -> Halt {
+        let mut stalled = StalledOperation::new(operation.plan.signature, since);
+        stalled.number = Some(operation.number);
+        if let Some(Comm { identity, .. }) = self.comm(comm_id) {
+            (stalled.group, stalled.id) = (identity.label.clone(), identity.id);
+        }
+        Halt::at(stop, stalled)
     }
 
     /// A communicator, if it exists.

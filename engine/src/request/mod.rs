@@ -7,7 +7,7 @@ use unisono_core::dtype::Alias;
 
 pub use self::{
     message::{Inbound, Outbound, Place},
-    operation::{CallPlan, Operation, OperationGroup, OutputAccess, Pairs, ShownPlan},
+    operation::{CallPlan, Operation, OutputAccess, Pairs, ShownPlan},
 };
 
 /// A request to the engine.

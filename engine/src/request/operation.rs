@@ -1,27 +1,22 @@
 //! One collective operation as the engine runs it, and the part of it that ranks compare.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use unisono_core::{
-    error::Failure,
-    position::CallRecord,
-    reduce::{Kernel, ReduceOp},
-};
+use unisono_core::reduce::{Kernel, ReduceOp};
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, algorithm::Plan};
 
 use crate::{
-    call::{Signature, narrow},
+    call::Signature,
     memory::{Borrowed, Operand, Overlap},
-    stop::{Halt, StalledOperation, Stop},
-    wire::{CollectiveHeader, FlowHeader, low},
+    wire::low,
 };
 
 /// One operation. It is moved as rarely as possible before it begins: in a small call each move takes a hundredth of the time.
 pub struct Operation {
     /// Its number in the group, from 0; it gets the number when it begins.
     pub number: u64,
-    /// The group that runs it.
-    pub group: OperationGroup,
+    /// The number of its ranks.
+    pub ranks: usize,
     /// How it is run.
     pub plan: CallPlan,
     /// Its steps on this rank.
@@ -34,17 +29,6 @@ pub struct Operation {
     pub access: OutputAccess,
     /// The lengths of blocks, if each two ranks know only those of their blocks for each other.
     pub pairs: Option<Box<Pairs>>,
-}
-
-/// The group that runs an operation.
-#[derive(Clone, Debug, Default)]
-pub struct OperationGroup {
-    /// Its name in errors; `None` for the world.
-    pub name: Option<Arc<str>>,
-    /// Its id, the same on all members; 0 for the world.
-    pub id: u64,
-    /// The number of its ranks.
-    pub ranks: usize,
 }
 
 /// How a collective is run: what follows from the call's arguments alone, so that it serves each call with these arguments.
@@ -140,13 +124,6 @@ pub struct Pairs {
 }
 
 impl Operation {
-    /// Why the engine stops at it. It was submitted at `since`.
-    pub(crate) fn halt(&self, stop: Stop, since: Instant) -> Halt {
-        let OperationGroup { name: group, id, .. } = self.group.clone();
-        let stalled = StalledOperation::new(self.plan.signature, since);
-        Halt::at(stop, StalledOperation { number: Some(self.number), group, id, ..stalled })
-    }
-
     /// Its number as headers carry it: the low 32 bits.
     pub(crate) fn op(&self) -> u32 {
         low(self.number)
@@ -157,67 +134,5 @@ impl Operation {
         let sent = self.pairs.as_ref().map(|pairs| pairs.sends.get(to).map_or(0, |&len| len as u64));
         let count = sent.unwrap_or(self.plan.signature.count);
         Signature { number: self.op(), count, ..self.plan.signature }
-    }
-
-    /// The header of a message of `len` elements to rank `to` of the group.
-    pub(crate) fn header(&self, flow: FlowHeader, to: Rank, len: usize) -> CollectiveHeader {
-        CollectiveHeader { flow, len: narrow(len), operation: self.info(to) }
-    }
-
-    fn group_name(&self) -> Box<str> {
-        self.group.name.as_deref().unwrap_or_default().into()
-    }
-
-    /// Compares the operation of a peer, rank `from` of the group and `world` of the world, with this one of rank `me` of the world.
-    pub(crate) fn agree(
-        &self,
-        me: Rank,
-        (from, world): (Rank, Rank),
-        info: &Signature,
-    ) -> Result<(), Failure> {
-        let mut theirs = info.unnumbered();
-        let number = self.op();
-        if info.number != number {
-            // The full number is the one nearest to ours.
-            let ahead = info.number.wrapping_sub(number);
-            let op = if ahead < 1 << 31 {
-                self.number + u64::from(ahead)
-            } else {
-                self.number.saturating_sub(u64::from(ahead.wrapping_neg()))
-            };
-            let mut sides = [
-                (me, format!("is at op {} {}", self.number, self.plan.signature.call())),
-                (world, format!("is at op {op} {}", theirs.call())),
-            ];
-            sides.sort();
-            let [left, right] = sides;
-            let (op, call) = (self.number.min(op), String::new());
-            return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
-        }
-        // If the peer's call is of this kind, its count is the length of its block for this rank.
-        let pairs = self.pairs.as_ref().filter(|_| theirs.contents == self.plan.signature.contents);
-        let has = pairs.map(|_| std::mem::replace(&mut theirs.count, self.plan.signature.count));
-        if theirs != self.plan.signature {
-            let (ours, theirs) = (self.plan.signature.record(), theirs.record());
-            return Err(CallRecord::differ(self.group_name(), self.number, (me, &ours), (world, &theirs)));
-        }
-        let gets = pairs.map(|pairs| pairs.gets.get(from).map_or(0, |&len| len as u64));
-        match (gets, has) {
-            (Some(gets), Some(has)) if gets != has => Err(self.misfit((me, gets), (world, has))),
-            _ => Ok(()),
-        }
-    }
-
-    /// The failure of a rank that expects another length of a block than its peer has for it.
-    #[cold]
-    fn misfit(&self, (me, gets): (Rank, u64), (from, has): (Rank, u64)) -> Failure {
-        let mut sides = [
-            (me, format!("expects {gets} elements of rank {from}")),
-            (from, format!("has {has} elements for rank {me}")),
-        ];
-        sides.sort();
-        let [left, right] = sides;
-        let (group, op, call) = (self.group_name(), self.number, self.plan.signature.call());
-        Failure::Mismatch { group, op, call, left, right }
     }
 }

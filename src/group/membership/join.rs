@@ -287,7 +287,7 @@ impl ProcessGroup {
             .monitor
             .position
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
-        let known = ("world".to_owned(), None, 0);
+        let known = ("world".to_owned(), None);
         let shared = GroupState::new(runtime, WORLD, (rank, (0..ranks).collect()), known);
         Ok(Self::of(Handle::of(shared, options, None)))
     }

@@ -304,7 +304,7 @@ impl Handle {
         let introduced =
             self.shared.with_engine(|engine| engine.introduce(comm_id, id, Arc::clone(&label), mailboxes))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
-        let shared = GroupState::new(Arc::clone(runtime), comm_id, (me, global), (name, Some(label), id));
+        let shared = GroupState::new(Arc::clone(runtime), comm_id, (me, global), (name, Some(label)));
         Ok(Some(ProcessGroup::of(Self::of(shared, self.options, Some(self)))))
     }
 }

@@ -5,7 +5,7 @@
 //! that can be mapped tells all others. A rank that cannot map the slots of another publishes that in its own slots; a rank that has mapped
 //! all publishes that there too. Slots are shared if all ranks have mapped all.
 
-use unisono_core::{error::Failure, position::CallRecord};
+use unisono_core::error::Failure;
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
 use super::{
@@ -168,8 +168,6 @@ impl Comm {
         let mut calls = entered
             .filter_map(|(rank, view)| Some((rank, access::load::<Signature>(view, at).ok()?.unnumbered())));
         let (rank, theirs) = calls.find(|(_, theirs)| *theirs != signature)?;
-        let group = self.identity.group_name();
-        let me = (self.identity.world(self.identity.me), &signature.record());
-        Some(CallRecord::differ(group, number, me, (self.identity.world(rank), &theirs.record())))
+        Some(self.differ(number, &signature.record(), (rank, &theirs.record())))
     }
 }

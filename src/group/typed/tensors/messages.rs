@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Form, Inbound, MessageKind, Place, RequestKind};
+use unisono_engine::{Borrowed, Form, Inbound, MessageKind, Place, RequestKind};
 use unisono_schedule::Rank;
 
 use crate::{
