@@ -211,7 +211,7 @@ impl<T> Future for Work<T> {
         if let Err(error) = self.check_process() {
             return Poll::Ready(Err(error));
         }
-        match self.outcome.poll(context.waker()) {
+        match self.outcome.poll_ended(context.waker()).map(|()| self.outcome.take()) {
             Poll::Ready(Some(end)) => Poll::Ready(self.result(end)),
             Poll::Ready(None) => Poll::Ready(Err(self.lost())),
             Poll::Pending => match self.failed() {

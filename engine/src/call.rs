@@ -366,16 +366,15 @@ impl Signature {
         }
         let kind = code & KINDS;
         let mut arguments = match (kind, self.contents) {
-            (COALESCED, 0) if !rooted => "no tensors".into(),
-            _ => self.element(),
+            (COALESCED, 0) if !rooted => "no tensors".to_owned(),
+            _ => self.element().into_owned(),
         };
         if collective.reduces() {
-            let ordered = if op & ORDERED == 0 { "" } else { ", reproducible" };
             let op = ReduceOp::from_code(op & !ORDERED, 0).map_or("unknown reduction", ReduceOp::name);
-            arguments = format!("{arguments}, {op}{ordered}").into();
+            arguments += &format!(", {op}{}", if self.is_ordered() { ", reproducible" } else { "" });
         }
         if rooted {
-            arguments = format!("{arguments}, root {}", self.root).into();
+            arguments += &format!(", root {}", self.root);
         }
         let kind = match kind {
             0 => "",

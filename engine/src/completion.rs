@@ -49,14 +49,21 @@ pub enum CompletionAction {
 /// Chooses what follows an operation: another one, or nothing. A collective that follows takes the place of the first in its group's
 /// order: no operation that was submitted later runs between the two. The driver calls it when nothing accesses the memory of the
 /// operation any more.
-pub(crate) type Then =
-    Box<dyn FnOnce(Done) -> Result<Next<ReturnedMemory, CompletionAction>, Failure> + Send>;
+pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next, Failure> + Send>;
 
-/// The consequence of an operation: nothing follows (`Break`, with what remains), or another operation with its own action or completion.
-pub type Next<L, E> = ControlFlow<L, (RequestKind, E)>;
+/// The consequence of an operation: nothing follows (`Break`, with the memory that it returns), or another operation with its own action.
+pub type Next = ControlFlow<ReturnedMemory, (RequestKind, CompletionAction)>;
+
+/// Work for the engine, and its completion.
+pub struct WorkRequest {
+    /// What is to be done.
+    pub what: RequestKind,
+    /// What happens at its end.
+    pub completion: Completion,
+}
 
 /// The data that several operations that end as one share: their completion, and the results of the receives among them, by index.
-type Joint = (Completion, Vec<(usize, Receipts)>);
+type Joint = (Completion, Vec<Receipts>);
 
 /// The result of an operation.
 pub type CompletionResult = Result<Done, Failure>;
@@ -121,7 +128,7 @@ impl Completion {
     /// Completions for this many operations that end as one.
     pub(crate) fn split(self, parts: usize) -> Vec<Self> {
         let Self { submitted, deadline, .. } = self;
-        let joint = Arc::new(Mutex::new((self, Vec::new())));
+        let joint = Arc::new(Mutex::new((self, (0..parts).map(|_| Receipts::new()).collect())));
         let part = |index| {
             let action = CompletionAction::Join(index, Arc::clone(&joint));
             Self { submitted, deadline, action, outcome: None, waker: None }
@@ -132,11 +139,10 @@ impl Completion {
     /// The shared completion, if this is the last of several operations to end; the completion itself, if its operation ends alone.
     pub(crate) fn join(mut self, done: &mut Done) -> Option<Self> {
         while let CompletionAction::Join(index, joint) = self.action {
-            lock(&joint).1.push((index, mem::take(&mut done.received)));
-            let (all, mut received) =
+            lock(&joint).1[index] = mem::take(&mut done.received);
+            let (all, received) =
                 Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
-            received.sort_unstable_by_key(|(index, _)| *index);
-            done.received = received.into_iter().flat_map(|(_, received)| received).collect();
+            done.received = received.into_iter().flatten().collect();
             self = all;
         }
         Some(self)
@@ -148,7 +154,7 @@ impl Completion {
     ///
     /// # Errors
     /// The error of the action, with the completion, which is to [fail](Self::fail) with all others.
-    pub(crate) fn end(mut self, done: Done) -> Result<Next<Option<Self>, Self>, (Self, Stop)> {
+    pub(crate) fn end(mut self, done: Done) -> Result<ControlFlow<Option<Self>, WorkRequest>, (Self, Stop)> {
         let number = done.number;
         let done = match mem::replace(&mut self.action, CompletionAction::Return(None)) {
             CompletionAction::Then(then) => match then(done) {
@@ -156,7 +162,7 @@ impl Completion {
                 Ok(ControlFlow::Continue((what, action))) => {
                     self.action = action;
                     self.restart();
-                    return Ok(ControlFlow::Continue((what, self)));
+                    return Ok(ControlFlow::Continue(WorkRequest { what, completion: self }));
                 }
                 Err(failure) => return Err((self, failure.into())),
             },
@@ -236,11 +242,6 @@ impl Outcome {
     /// Takes the end, once.
     pub fn take(&self) -> Option<CompletionResult> {
         lock(&self.state).1.take()
-    }
-
-    /// Takes the end, or keeps the waker until the end; `None` if the end was taken before.
-    pub fn poll(&self, waker: &Waker) -> Poll<Option<CompletionResult>> {
-        self.poll_ended(waker).map(|()| self.take())
     }
 
     /// Ready after the end; otherwise keeps the waker until then, instead of an earlier one.

@@ -6,7 +6,7 @@ use unisono_core::{
     dtype::Dtype,
     reduce::{Kernel, ReduceOp},
 };
-use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded};
+use unisono_schedule::{CallSchedule, Collective, Job, Recorded};
 use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::Hub};
 
 use super::{
@@ -38,8 +38,6 @@ impl Supervisor for Nobody {
     fn stopped(&self) -> bool {
         false
     }
-
-    fn waits_longest(&self, _: WaitingCall, _: Option<Rank>) {}
 }
 
 /// The bit of the first byte that says that the operation is done in one shot, and is called again when it has ended.
@@ -255,7 +253,7 @@ mod tests {
             let front = Front { number: number.into(), operation };
             write(place, &[bytemuck::bytes_of(&front), &[0; 24]].concat())
         };
-        let mapped = write(0, &(layout::MappingResult::Mapped as u64).to_ne_bytes());
+        let mapped = write(0, &layout::MAPPED.to_ne_bytes());
         [vec![ONE_SHOT | 4], mapped, enter(1, 1), enter(2, 2)].concat()
     }
 

@@ -58,41 +58,34 @@ impl Engine {
 
     /// Sends large handshakes, as many as the transport takes. True if any went.
     pub(super) fn send_large_handshakes(&mut self) -> Result<bool> {
-        let mut sent = false;
-        for _ in 0..self.handshakes.unsent.len() {
-            sent |= self.send_large_handshake()?;
+        let Handshakes { area: Some(area), unsent, .. } = &mut self.handshakes else { return Ok(false) };
+        let (half, mut sent) = (area.len() / 2, false);
+        for to in std::mem::take(unsent) {
+            let Core { port, comm } = self.net.core(WORLD)?;
+            if !comm.identity.members[to].handshake_arrived {
+                // The rank's handshake will say where the large one goes.
+                unsent.push(to);
+                continue;
+            }
+            let target = large_target(comm, to)?;
+            if target.len == 0 {
+                continue;
+            }
+            let len = usize::try_from(target.len).unwrap_or(half).min(half);
+            let (peer, immediate) = port.to(to, comm.identity.immediate(ControlKind::Handshake))?;
+            let (sources, target) = (&[Source::new(area, half, len)?], Target { region: target, offset: 0 });
+            let (token, notify) = (control_token(WORLD, false), Notify::Always);
+            let put = Put { to: peer, sources, target, immediate, token, notify };
+            let posted = access::put(&mut *port.transport, &put);
+            if posted.map_err(|error| port.broken(error))? == Posted::Full {
+                unsent.push(to);
+                continue;
+            }
+            port.sent(to);
+            comm.mailbox.in_flight += 1;
+            sent = true;
         }
         Ok(sent)
-    }
-
-    /// Sends the next large handshake, if the transport takes it.
-    fn send_large_handshake(&mut self) -> Result<bool> {
-        let Handshakes { area: Some(area), unsent, .. } = &mut self.handshakes else { return Ok(false) };
-        let Some(to) = unsent.pop() else { return Ok(false) };
-        let Core { port, comm } = self.net.core(WORLD)?;
-        if !comm.identity.members[to].handshake_arrived {
-            // The rank's handshake will say where the large one goes.
-            unsent.insert(0, to);
-            return Ok(false);
-        }
-        let target = large_target(comm, to)?;
-        if target.len == 0 {
-            return Ok(false);
-        }
-        let half = area.len() / 2;
-        let len = usize::try_from(target.len).unwrap_or(half).min(half);
-        let (peer, immediate) = port.to(to, comm.identity.immediate(ControlKind::Handshake))?;
-        let (sources, target) = (&[Source::new(area, half, len)?], Target { region: target, offset: 0 });
-        let (token, notify) = (control_token(WORLD, false), Notify::Always);
-        let posted =
-            access::put(&mut *port.transport, &Put { to: peer, sources, target, immediate, token, notify });
-        if posted.map_err(|error| port.broken(error))? == Posted::Full {
-            unsent.insert(0, to);
-            return Ok(false);
-        }
-        port.sent(to);
-        comm.mailbox.in_flight += 1;
-        Ok(true)
     }
 }
 

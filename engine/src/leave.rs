@@ -5,7 +5,7 @@ use std::time::Instant;
 use unisono_core::error::Failure;
 
 use crate::{
-    comm::{Comm, Core, ShutdownState},
+    comm::{Comm, Core, Net, ShutdownState},
     completion::Completion,
     progress::{DrivenEngine, Engine, WORLD},
     stop::{Halt, Result, Stop},
@@ -27,19 +27,19 @@ impl Engine {
     /// Gives these receives up. Returns their calls and completions.
     pub fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let comms = self.net.comms.iter_mut().flatten();
-        comms.flat_map(|comm| comm.give_up_receives()).collect()
+        let given_up = comms.flat_map(|comm| {
+            let Comm { messages, identity, .. } = &mut **comm;
+            messages.give_up_receives(|rank| identity.world(rank))
+        });
+        given_up.collect()
     }
 
     /// After all ranks have [left](DrivenEngine::take_leave), returns the failure if a message of any group was not received or ranks
     /// have called different operations.
     pub fn left_over(&mut self) -> Result<Option<Failure>> {
-        for comm in self.net.comms.iter_mut().flatten() {
-            let left = Core { port: &mut self.net.port, comm }.left_over()?;
-            if left.is_some() {
-                return Ok(left);
-            }
-        }
-        Ok(None)
+        let Net { port, comms, .. } = &mut self.net;
+        let mut comms = comms.iter_mut().flatten();
+        comms.find_map(|comm| Core { port, comm }.left_over().transpose()).transpose()
     }
 }
 

@@ -50,7 +50,7 @@ pub use self::{
     comm::PendingHandshake,
     completion::{
         Completion, CompletionAction, CompletionResult, Done, Next, Outcome, Receipts, ReceivedMessage,
-        ReturnedMemory,
+        ReturnedMemory, WorkRequest,
     },
     contact::{Contact, Contacts},
     endpoint::Traced,
@@ -61,7 +61,7 @@ pub use self::{
     request::{CallPlan, Inbound, Operation, Outbound, OutputAccess, Pairs, Place, RequestKind, ShownPlan},
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
-    supervisor::{PositionQuery, SubmissionEntry, Supervisor, WaitingCall, WorkRequest},
+    supervisor::{SubmissionEntry, Supervisor, WaitingCall},
     turn::{Called, MakeCompletion},
     wait::Patience,
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use unisono_core::position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
+use unisono_core::position::{GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
 use unisono_schedule::Rank;
 
 #[cfg(debug_assertions)]
@@ -14,17 +14,12 @@ impl Engine {
     /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
     /// flight.
     pub fn position(&self) -> Position {
-        let mut comms: Vec<_> = self
-            .net
-            .comms
-            .iter()
-            .flatten()
-            .filter(|it| it.mailbox.introduced && !it.shutdown.is_vacant())
-            .collect();
+        let comms = self.net.comms.iter().flatten();
+        let mut comms: Vec<_> =
+            comms.filter(|it| it.mailbox.introduced && !it.shutdown.is_vacant()).collect();
         let running = |comm: &Comm| {
-            let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
-            let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);
-            all.find(|(comm_id, _)| *comm_id == comm.identity.comm_id).map(|(_, run)| run)
+            let running = self.running.iter().find(|it| it.comm_id == comm.identity.comm_id);
+            running.map(|it| &it.run)
         };
         let idle = |comm: &Comm| running(comm).is_none() && !comm.messages.open();
         comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.collectives.used)));
@@ -47,7 +42,7 @@ impl Engine {
                 id: comm.identity.id,
                 label: GroupPosition::named(comm.identity.label.as_deref()),
                 begun: comm.collectives.begun,
-                latest: comm.collectives.latest_calls(CALLS),
+                latest: comm.collectives.latest_calls(),
                 running,
                 messages,
             }

@@ -12,14 +12,14 @@ use unisono_transport::{Error, RemoteRegion, Transport, Wake};
 use crate::{
     collective::{LaneProgress, OperationRun, Pass},
     comm::{Comm, Core, Handshakes, Leaving, Net, QueuedCollective, ShutdownState},
-    completion::{Completion, Done},
+    completion::{Completion, Done, WorkRequest},
     contact::{Contact, Contacts},
     endpoint::Port,
     messages::{LONG, MessageWait, Messages},
     request::RequestKind,
     settings::Settings,
     stop::{Halt, Result, StalledOperation, Stop},
-    supervisor::{SubmissionEntry, Supervisor, WaitingCall, WorkRequest},
+    supervisor::{SubmissionEntry, Supervisor, WaitingCall},
     wait::{IdleAction, Patience, Wait},
     wire::{CommId, MAX_COMMS},
 };
@@ -211,8 +211,8 @@ impl Engine {
         patience: Patience,
     ) -> Result<()> {
         let ranks = contacts.ranks();
-        self.net.port.set_contacts(ranks, Arc::clone(&contacts));
-        let world = self.net.core(WORLD)?.comm;
+        let Core { port, comm: world } = self.net.core(WORLD)?;
+        port.set_ranks(ranks, world.settings.arrivals_among(1));
         world.settings.chunk_bytes = chunk_bytes;
         world.set_members(0..ranks);
         self.update_contacts(contacts, patience)
@@ -247,7 +247,8 @@ impl DrivenEngine<'_> {
                 net.poll()?;
                 net.leave(comm_id)?;
             }
-            SubmissionEntry::Position(question) => question.answer(self.engine.position()),
+            // If no thread waits for it any more, it is not needed.
+            SubmissionEntry::Position(answer) => _ = answer.try_send(self.engine.position()),
         }
         Ok(())
     }
@@ -344,13 +345,9 @@ impl DrivenEngine<'_> {
                 if !engine.send_control()? && !received {
                     supervisor.sleeps(true);
                     // A thread that submitted a request just before did not know that it has to wake this one.
-                    let asked = supervisor.asked();
-                    let parked = if asked.is_none() && !wanted() { engine.park(nap) } else { Ok(()) };
+                    let parked = if supervisor.asks() || wanted() { Ok(()) } else { engine.park(nap) };
                     supervisor.sleeps(false);
                     parked.map_err(Stop::from)?;
-                    if let Some((comm_id, request)) = asked {
-                        self.serve(comm_id, request)?;
-                    }
                 }
             }
         }
@@ -438,7 +435,10 @@ impl Engine {
     /// The send or receive that was submitted first of those that have not ended, and its communicator.
     pub(super) fn oldest_message(&self) -> Option<(&Comm, MessageWait)> {
         let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
-        let oldest = comms.filter_map(|comm| Some((comm, comm.longest_wait()?)));
+        let oldest = comms.filter_map(|comm| {
+            let wait = comm.messages.longest_wait()?.worldwide(|rank| comm.identity.world(rank));
+            Some((comm, wait))
+        });
         oldest.min_by_key(|(_, wait)| wait.since)
     }
 
@@ -523,8 +523,7 @@ impl Engine {
             }
             (None, None) => return,
         };
-        supervisor.waits_longest(call, waits);
-        deadline.into_iter().for_each(|deadline| supervisor.until(deadline));
+        supervisor.waits_longest(call, waits, deadline);
     }
 
     /// Sleeps on the transport, unless peers have published a word that an operation waits for.

@@ -94,11 +94,6 @@ impl Settings {
         each.saturating_mul(ranks)
     }
 
-    /// The most puts of one peer in flight: through its windows, and its end.
-    pub fn arrivals_per_peer(&self) -> usize {
-        self.arrivals_among(1) + 1
-    }
-
     /// The most writes straight into an output in flight on a lane. They take no memory, so there may be enough that credit is
     /// rarely needed, but each takes room in completion queues.
     pub(crate) fn writes(&self) -> usize {

@@ -1,7 +1,6 @@
 //! Why the engine stops, and at which operation.
 
 use std::{
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,26 +36,18 @@ impl From<Failure> for Stop {
 impl From<Error> for Stop {
     #[cold]
     fn from(error: Error) -> Self {
-        Self::Transport(Box::new(Broken { error, with: None }))
+        Self::Transport(Box::new(Broken { error, with: String::new() }))
     }
 }
 
 /// An error of the transport.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{with}{error}")]
 pub struct Broken {
     /// What the transport says.
     pub error: Error,
-    /// The rank and host at the other end of the connection, if the error is of one.
-    pub with: Option<String>,
-}
-
-impl fmt::Display for Broken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.with {
-            Some(with) => write!(f, "the connection to {with}: {}", self.error),
-            None => self.error.fmt(f),
-        }
-    }
+    /// The words before that, which name the rank and host at the other end of the connection, if the error is of one.
+    pub with: String,
 }
 
 /// Why the engine stops, and at which operation or message.

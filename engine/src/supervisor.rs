@@ -1,33 +1,30 @@
 //! The interface by which the engine reports to the runtime and asks it ([`Supervisor`]), and the runtime's requests to the engine.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::mpsc::SyncSender,
     time::{Duration, Instant},
 };
 
 use unisono_core::position::Position;
 use unisono_schedule::Rank;
 
-use super::{
-    completion::Completion,
-    request::{Operation, RequestKind},
+use crate::{
+    call::Signature,
+    completion::{Completion, WorkRequest},
+    request::Operation,
     wire::CommId,
 };
-use crate::call::Signature;
 
 /// The owner of the engine: the runtime, or a test.
 pub trait Supervisor {
     /// True if the engine must stop, because the failure latch is set.
     fn stopped(&self) -> bool;
 
-    /// Takes the call that has waited longest, and the rank of the world that it waits for, if it waits for one.
-    fn waits_longest(&self, _: WaitingCall, _: Option<Rank>) {}
+    /// Takes the call that has waited longest, the rank of the world that it waits for, if it waits for one, and its deadline.
+    fn waits_longest(&self, _: WaitingCall, _: Option<Rank>, _: Option<Instant>) {}
 
     /// The call that stalled first has been stalled for this time.
     fn waits(&self, _: Duration) {}
-
-    /// Takes the deadline of the call that has waited longest.
-    fn until(&self, _: Instant) {}
 
     /// An operation begins.
     fn began(&self, _: &Operation) {}
@@ -75,34 +72,5 @@ pub enum SubmissionEntry {
     /// Leave the communicator when all tasks that were submitted before have ended.
     Leave,
     /// Answer with this rank's position.
-    Position(Arc<PositionQuery>),
-}
-
-/// Work for the engine, and its completion.
-pub struct WorkRequest {
-    /// What is to be done.
-    pub what: RequestKind,
-    /// What happens at its end.
-    pub completion: Completion,
-}
-
-/// A query of this rank's position, which the driver answers.
-#[derive(Default)]
-pub struct PositionQuery {
-    answer: Mutex<Option<Position>>,
-    answered: Condvar,
-}
-
-impl PositionQuery {
-    pub(crate) fn answer(&self, position: Position) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
-        self.answered.notify_all();
-    }
-
-    /// The answer, if it comes within this time.
-    pub fn wait(&self, time: Duration) -> Option<Position> {
-        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.answered.wait_timeout_while(answer, time, |answer| answer.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take()
-    }
+    Position(SyncSender<Position>),
 }

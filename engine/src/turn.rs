@@ -8,11 +8,10 @@ use unisono_schedule::{CallSchedule, Schedule};
 use crate::{
     collective::{OperationRun, Pass, Quick},
     comm::{QueuedCollective, Sharing},
-    completion::{Completion, Done, Outcome},
+    completion::{Completion, Done, Outcome, WorkRequest},
     progress::{DrivenEngine, Engine, OFTEN, RunningOperation},
     request::{Operation, RequestKind},
     stop::{Halt, Result, Stop},
-    supervisor::WorkRequest,
     wire::CommId,
 };
 
@@ -105,8 +104,9 @@ impl DrivenEngine<'_> {
                 self.next_turn(comm_id)?;
                 return Ok(Called::Ended(operation.number));
             }
-            let lanes = self.engine.lanes.pop().unwrap_or_default();
-            (OperationRun::go_on(lanes, Box::new(operation), quick), false)
+            let mut run = OperationRun::new(Vec::new(), Box::new(operation));
+            run.quick = Some(quick);
+            (run, false)
         } else {
             (self.enter(comm_id, Box::new(operation), None)?, true)
         };
@@ -162,12 +162,12 @@ impl DrivenEngine<'_> {
         all: Vec<RequestKind>,
         completion: Completion,
     ) -> Result<(), Halt> {
-        // One completion more than there are messages, which ends right away: it is the last one if there are no messages.
-        let mut parts = completion.split(all.len() + 1).into_iter();
-        for (what, completion) in all.into_iter().zip(parts.by_ref()) {
-            self.take(comm_id, WorkRequest { what, completion })?;
+        if all.is_empty() {
+            return self.message_ended(comm_id, completion, Done::default());
         }
-        parts.next().map_or(Ok(()), |last| self.message_ended(comm_id, last, Done::default()))
+        let parts = completion.split(all.len());
+        let mut each = all.into_iter().zip(parts);
+        each.try_for_each(|(what, completion)| self.take(comm_id, WorkRequest { what, completion }))
     }
 
     /// A message has ended: begins what follows it.
@@ -220,7 +220,7 @@ impl DrivenEngine<'_> {
     ) -> Result<Option<WorkRequest>, Halt> {
         let Some(completion) = completion.join(&mut done) else { return Ok(None) };
         match completion.end(done) {
-            Ok(ControlFlow::Continue((what, completion))) => Ok(Some(WorkRequest { what, completion })),
+            Ok(ControlFlow::Continue(task)) => Ok(Some(task)),
             Ok(ControlFlow::Break(left)) => {
                 self.supervisor.ended(latest, left);
                 Ok(None)
@@ -246,7 +246,9 @@ impl Engine {
         lanes.clear();
         let collectives = &mut self.net.core(comm_id)?.comm.collectives;
         (collectives.exposed, collectives.in_use) = (false, None);
-        self.lanes.push(lanes);
+        if lanes.capacity() > 0 {
+            self.lanes.push(lanes);
+        }
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use unisono_engine::{Aside, Borrowed, CompletionAction, Done, Next, Receipts, RequestKind, ReturnedMemory};
+use unisono_engine::{Aside, Borrowed, CompletionAction, Done, Next, Receipts, RequestKind};
 
 use crate::{
     error::{Error, Failure, Result},
@@ -204,7 +204,7 @@ where
         Ok((what, CompletionAction::Then(Box::new(then))))
     }
 
-    fn go_on(mut self) -> std::result::Result<Next<ReturnedMemory, CompletionAction>, Failure> {
+    fn go_on(mut self) -> std::result::Result<Next, Failure> {
         match self.look() {
             Poll::Pending => self.next().map(ControlFlow::Continue),
             Poll::Ready(Err(Error::Failed(failure))) => Err(failure),

@@ -53,7 +53,7 @@ impl Supervisor for Monitor {
         self.latch.raised()
     }
 
-    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>) {
+    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>, deadline: Option<Instant>) {
         match call {
             WaitingCall::Handshake => {}
             WaitingCall::Operation(number, signature) => self.current.enter(number, signature.bits()),
@@ -63,6 +63,7 @@ impl Supervisor for Monitor {
             Some(rank) => self.current.waits_for(rank),
             None => self.current.goes_on(),
         }
+        deadline.into_iter().for_each(|deadline| self.current.due_by(deadline));
     }
 
     fn waits(&self, vainly: Duration) {
@@ -78,10 +79,6 @@ impl Supervisor for Monitor {
             }
         }
         self.report_wait(vainly, said);
-    }
-
-    fn until(&self, deadline: Instant) {
-        self.current.due_by(deadline);
     }
 }
 

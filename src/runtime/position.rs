@@ -1,11 +1,9 @@
 //! The position that this rank reports to the store's watch, which asks from a separate thread.
 
 use std::{
-    sync::{Arc, TryLockError, atomic::Ordering},
+    sync::{TryLockError, atomic::Ordering, mpsc::sync_channel},
     time::{Duration, Instant},
 };
-
-use unisono_engine::PositionQuery;
 
 use super::{Runtime, SubmissionEntry};
 use crate::rendezvous::{Position, Stage};
@@ -30,7 +28,8 @@ impl Runtime {
     }
 
     fn ask_position(&self) -> Position {
-        let question = Arc::new(PositionQuery::default());
+        // The sender stays here, so that a request that is dropped does not end the wait.
+        let (answer, answers) = sync_channel(1);
         let (mut asked, until) = (false, Instant::now() + ANSWER);
         loop {
             let slot = match self.engine.try_lock() {
@@ -39,12 +38,12 @@ impl Runtime {
                 Err(TryLockError::WouldBlock) if Instant::now() >= until => return Position::of(Stage::Busy),
                 Err(TryLockError::WouldBlock) => {
                     if !std::mem::replace(&mut asked, true) {
-                        self.requests.push((0, SubmissionEntry::Position(Arc::clone(&question))));
+                        self.requests.push((0, SubmissionEntry::Position(answer.clone())));
                         self.wake_driver();
                     }
-                    match question.wait(LOOK) {
-                        Some(position) => return Position { stage: Stage::Calls, ..position },
-                        None => continue,
+                    match answers.recv_timeout(LOOK) {
+                        Ok(position) => return Position { stage: Stage::Calls, ..position },
+                        Err(_) => continue,
                     }
                 }
             };

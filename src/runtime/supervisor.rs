@@ -16,16 +16,12 @@ impl Supervisor for Runtime {
         self.monitor.stopped()
     }
 
-    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>) {
-        self.monitor.waits_longest(call, waits);
+    fn waits_longest(&self, call: WaitingCall, waits: Option<Rank>, deadline: Option<Instant>) {
+        self.monitor.waits_longest(call, waits, deadline);
     }
 
     fn waits(&self, vainly: Duration) {
         self.monitor.waits(vainly);
-    }
-
-    fn until(&self, deadline: Instant) {
-        self.monitor.until(deadline);
     }
 
     fn began(&self, operation: &Operation) {

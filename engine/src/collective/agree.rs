@@ -26,24 +26,10 @@ use crate::{
 /// The matters that ranks still have to agree on.
 pub(crate) struct Agreement {
     stage: Stage,
-    /// The operands that may be read in place; `None` if ranks copy all elements to slots.
-    offers: Option<Offers>,
-}
-
-/// The memory that others read in place.
-enum Read {
-    /// Operands, by this plan.
-    Operands(Arc<ShownPlan>),
-    /// The scratch of ranks of a host. Ranks can always read it if they can map it.
-    Scratch,
-}
-
-/// The places of the memory that is read in place.
-struct Offers {
     read: Read,
     /// The place of this rank's memory.
     own: Offer,
-    /// True if others read operands of this rank.
+    /// True if others read memory of this rank.
     is_read: bool,
     /// The ranks that this one reads from, and where their operands lie.
     others: SmallVec<[Other; 8]>,
@@ -55,6 +41,16 @@ struct Offers {
     votes: bool,
     /// The schedule whose first elements this rank has copied to its slot, and these elements.
     copied: Option<(Box<dyn Schedule>, Shown)>,
+}
+
+/// The memory that others read.
+enum Read {
+    /// Slots, to which ranks copy all elements.
+    Slots,
+    /// Operands, by this plan.
+    Operands(Arc<ShownPlan>),
+    /// The scratch of ranks of a host. Ranks can always read it if they can map it.
+    Scratch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,33 +86,47 @@ pub(super) enum Agreed {
 impl Agreement {
     /// The agreement that an operation needs before it shows elements; `None` if it needs none.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Box<Self>> {
-        let offers = operation.plan.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
-        let agreed = offers.is_none() && comm.shared.sharing == Sharing::Yes;
-        (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
+        let Some(plan) = &operation.plan.shown else {
+            let opens = comm.shared.sharing != Sharing::Yes;
+            return opens.then(|| Self::of(Read::Slots, Offer::default(), false, 0..0));
+        };
+        let (collective, root) = (plan.job.collective, plan.job.root);
+        let whole = collective != Collective::Broadcast;
+        let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
+        let own = offer(collective, operation, plan);
+        let is_read = whole || comm.identity.me == root;
+        Some(Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads)))
     }
 
     /// The agreement that the ranks of a host need before they read each other's scratch.
     pub(super) fn inside(comm: &Comm, host: &[Rank]) -> Box<Self> {
-        Box::new(Self { stage: Stage::Opening, offers: Some(Offers::inside(comm, host)) })
+        let new = |input| Offer { kind: Offer::NEW, input, ..Offer::default() };
+        let own = match comm.workspace.scratch.as_ref().map(Region::remote) {
+            // There is nothing to read.
+            None => new([0; 3]),
+            Some(Some(remote)) if remote.mappable => new(remote.words()),
+            Some(_) => Offer::default(),
+        };
+        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.identity.me))
+    }
+
+    fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Box<Self> {
+        let offer = Offer::default();
+        let others =
+            others.map(|rank| Other { rank, offer, input: None, output: None, shown: Shown::NOTHING });
+        let (stage, others) = (Stage::Opening, others.collect());
+        Box::new(Self { stage, read, own, is_read, others, round: 0, done: 0, votes: false, copied: None })
     }
 
     /// Advances the agreement as far as possible now, by at most a slice.
     pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Agreed> {
-        if self.stage == Stage::Opening {
-            match core.open_shared()? {
-                Sharing::Yes => self.stage = Stage::Entering,
-                Sharing::Opening => return Ok(Agreed::Not { moved: false }),
-                Sharing::No => return Ok(Agreed::Messages),
-            }
-        }
-        let Some(offers) = &mut self.offers else { return Ok(Agreed::Copied) };
         loop {
             let before = self.stage;
-            if let Some(agreed) = offers.step(core, operation, &mut self.stage)? {
+            if let Some(agreed) = self.step(core, operation)? {
                 return Ok(agreed);
             }
             if self.stage != before {
-                offers.done = 0;
+                self.done = 0;
             }
         }
     }
@@ -128,18 +138,15 @@ impl Agreement {
 
     /// The ranks that it waits for.
     pub(super) fn waits(&self, comm: &Comm) -> Vec<Rank> {
-        let Some(offers) = self.offers.as_ref().filter(|_| self.stage != Stage::Opening) else {
-            return comm.shared.undecided(comm.identity.me).collect();
-        };
         match self.stage {
+            Stage::Opening => comm.shared.undecided(comm.identity.me).collect(),
             Stage::Entering => comm.shared.behind().collect(),
             Stage::Meeting => {
-                let left =
-                    offers.others.get(offers.done..).unwrap_or_default().iter().map(|other| other.rank);
-                left.filter(|&rank| !comm.shared.has_published(rank, offers.round)).collect()
+                let left = self.others.get(self.done..).unwrap_or_default().iter().map(|other| other.rank);
+                left.filter(|&rank| !comm.shared.has_published(rank, self.round)).collect()
             }
-            Stage::Voting => comm.shared.late(layout::vote(offers.round), offers.round << 1).collect(),
-            Stage::Opening | Stage::Copying | Stage::Mapping => Vec::new(),
+            Stage::Voting => comm.shared.late(layout::vote(self.round), self.round << 1).collect(),
+            Stage::Copying | Stage::Mapping => Vec::new(),
         }
     }
 
@@ -147,40 +154,17 @@ impl Agreement {
     pub(super) fn steps(&self) -> u64 {
         self.stage as u64
     }
-}
-
-impl Offers {
-    fn new(comm: &Comm, operation: &Operation, plan: &Arc<ShownPlan>) -> Self {
-        let (collective, root) = (plan.job.collective, plan.job.root);
-        let whole = collective != Collective::Broadcast;
-        let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
-        let own = offer(collective, operation, plan);
-        let is_read = whole || comm.identity.me == root;
-        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
-    }
-
-    fn inside(comm: &Comm, host: &[Rank]) -> Self {
-        let new = |input| Offer { kind: Offer::NEW, input, ..Offer::default() };
-        let own = match comm.workspace.scratch.as_ref().map(Region::remote) {
-            // There is nothing to read.
-            None => new([0; 3]),
-            Some(Some(remote)) if remote.mappable => new(remote.words()),
-            Some(_) => Offer::default(),
-        };
-        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.identity.me))
-    }
-
-    fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Self {
-        let offer = Offer::default();
-        let others =
-            others.map(|rank| Other { rank, offer, input: None, output: None, shown: Shown::NOTHING });
-        Self { read, own, is_read, others: others.collect(), round: 0, done: 0, votes: false, copied: None }
-    }
 
     /// This rank's regions that others read.
     fn regions(&self, comm: &Comm, operation: &Operation) -> SmallVec<[Region; 2]> {
         match &self.read {
-            Read::Operands(plan) => read(plan.job.collective, operation).cloned().collect(),
+            Read::Slots => SmallVec::new(),
+            Read::Operands(plan) => {
+                let (input, output) = operands(plan.job.collective);
+                let operands = [(input, &operation.input), (output, &operation.output)];
+                let read = operands.iter().filter(|(is_read, it)| *is_read && it.memory.registered);
+                read.map(|(_, operand)| operand.memory.region.clone()).collect()
+            }
             Read::Scratch => comm.workspace.scratch.iter().cloned().collect(),
         }
     }
@@ -191,19 +175,20 @@ impl Offers {
     }
 
     /// Does the present stage, and continues with the next one unless it returns something.
-    fn step(
-        &mut self,
-        core: &mut Core<'_>,
-        operation: &Operation,
-        stage: &mut Stage,
-    ) -> Result<Option<Agreed>> {
-        match *stage {
-            Stage::Opening | Stage::Entering => {
+    fn step(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<Agreed>> {
+        match self.stage {
+            Stage::Opening => match core.open_shared()? {
+                Sharing::Yes if matches!(self.read, Read::Slots) => return Ok(Some(Agreed::Copied)),
+                Sharing::Yes => self.stage = Stage::Entering,
+                Sharing::Opening => return Ok(Some(Agreed::Not { moved: false })),
+                Sharing::No => return Ok(Some(Agreed::Messages)),
+            },
+            Stage::Entering => {
                 if core.comm.shared.behind().next().is_some() {
                     return Ok(Some(Agreed::Not { moved: false }));
                 }
                 self.enter(core, operation)?;
-                *stage = Stage::Copying;
+                self.stage = Stage::Copying;
             }
             Stage::Copying => {
                 if let Some((_, shown)) = &self.copied
@@ -219,11 +204,11 @@ impl Offers {
                     return Ok(Some(Agreed::Messages));
                 }
                 self.votes = self.own.kind == Offer::NEW && self.is_read;
-                *stage = Stage::Meeting;
+                self.stage = Stage::Meeting;
             }
             Stage::Meeting => match self.meet(core, operation)? {
                 Some(agreed) => return Ok(Some(agreed)),
-                None => *stage = Stage::Mapping,
+                None => self.stage = Stage::Mapping,
             },
             Stage::Mapping => {
                 let Some(mapped) = self.map(core, operation)? else {
@@ -239,7 +224,7 @@ impl Offers {
                 if !mapped {
                     return Ok(Some(Agreed::Messages));
                 }
-                *stage = Stage::Voting;
+                self.stage = Stage::Voting;
             }
             Stage::Voting => {
                 let (at, refusal) = (layout::vote(self.round), self.round << 1);
@@ -308,7 +293,7 @@ impl Offers {
     fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>> {
         let mut mapped = true;
         for other in &mut self.others {
-            let peer = core.port.peer(core.comm.identity.world(other.rank))?;
+            let (peer, _) = core.port.peer(core.comm.identity.world(other.rank))?;
             let operands = [
                 (other.offer.input, &mut other.input, operation.input.len()),
                 (other.offer.output, &mut other.output, operation.output.len()),
@@ -338,6 +323,7 @@ impl Offers {
         let copies = self.copies();
         let others = std::mem::take(&mut self.others);
         let plan = match &self.read {
+            Read::Slots => return Ok(Agreed::Copied),
             Read::Operands(plan) => plan,
             Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(others))),
         };
@@ -376,15 +362,6 @@ const fn operands(collective: Collective) -> (bool, bool) {
         Collective::AllReduce => (true, true),
         _ => (true, false),
     }
-}
-
-/// The registered memory that others read.
-fn read(collective: Collective, operation: &Operation) -> impl Iterator<Item = &Region> {
-    let (input, output) = operands(collective);
-    let operands = [(input, &operation.input), (output, &operation.output)];
-    operands.into_iter().filter_map(|(is_read, operand)| {
-        (is_read && operand.memory.registered).then_some(&operand.memory.region)
-    })
 }
 
 /// The places of this rank's operands that others read; plain if they cannot be mapped and messages are faster than slots.

@@ -10,7 +10,6 @@ use super::{
     agree::Agreement,
     lane::LaneProgress,
     quick::Quick,
-    rounds::ShowRounds,
     run::{Exposed, OperationRun},
 };
 use crate::{
@@ -68,17 +67,6 @@ impl OperationRun {
             self.quick = Some(Quick::default());
         }
         Ok(())
-    }
-
-    /// Continues an operation that shows all its elements in slots.
-    pub(crate) fn go_on(lanes: Vec<LaneProgress>, operation: Box<Operation>, quick: Quick) -> Self {
-        Self { quick: Some(quick), ..Self::new(lanes, operation) }
-    }
-
-    /// Begins the rounds of its schedule, and makes its lane.
-    pub(super) fn begin_rounds(&mut self, rounds: ShowRounds) {
-        self.rounds = Some(rounds);
-        self.lanes.resize_with(self.operation.schedule.lanes(), LaneProgress::default);
     }
 
     /// Opens the windows of its schedule, and makes its lanes. If the schedule shows elements, messages are sent instead.

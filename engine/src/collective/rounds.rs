@@ -30,7 +30,7 @@ pub(crate) struct ShowRounds {
     /// How operands are read in place; `None` if all is copied to slots.
     in_place: Option<Box<OperandReads>>,
     /// True if messages go between hosts, and the ranks of this host read each other's scratch.
-    sends: bool,
+    pub(super) sends: bool,
 }
 
 /// How ranks read the operands of an operation.
@@ -78,11 +78,6 @@ impl ShowRounds {
     pub(super) fn inside(others: SmallVec<[Other; 8]>) -> Self {
         let in_place = OperandReads { copies: false, is_read: true, others };
         Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
-    }
-
-    /// True if messages go between hosts.
-    pub(super) fn sends(&self) -> bool {
-        self.sends
     }
 
     /// True if a step needs no messages: ranks show its elements, or this rank does it alone.

@@ -36,7 +36,7 @@ pub(crate) struct OperationRun {
     /// The agreement of ranks before the schedule begins.
     pub(super) agreement: Option<Box<Agreement>>,
     /// The progress of an operation that shows all its elements in slots; it has no lanes.
-    pub(super) quick: Option<Quick>,
+    pub(crate) quick: Option<Quick>,
     /// The rounds of another schedule that shows elements.
     pub(super) rounds: Option<ShowRounds>,
 }
@@ -107,8 +107,8 @@ impl OperationRun {
             }
             Agreed::Copied => self.quick = Some(Quick::default()),
             Agreed::InPlace(schedule, rounds) => {
-                self.operation.schedule = schedule;
-                self.begin_rounds(rounds);
+                (self.operation.schedule, self.rounds) = (schedule, Some(rounds));
+                self.lanes.resize_with(self.operation.schedule.lanes(), LaneProgress::default);
             }
         }
         self.agreement = None;
@@ -132,7 +132,7 @@ impl OperationRun {
 
     /// True if the schedule shows elements and sends no messages.
     fn shows_alone(&self) -> bool {
-        self.rounds.as_ref().is_some_and(|rounds| !rounds.sends())
+        self.rounds.as_ref().is_some_and(|rounds| !rounds.sends)
     }
 
     /// True if every lane has ended.
@@ -200,13 +200,10 @@ impl OperationRun {
                 Some(Step::Free { from }) => self.free(core, index, from)?,
                 Some(Step::Show { shown }) => self.show(core, index, &shown)?,
                 Some(Step::View { from, shown }) => self.view(core, from, &shown)?,
-                Some(Step::Settle) if self.rounds.as_ref().is_some_and(|it| !it.sends()) => {
-                    self.settle_shown(core, index)?
-                }
-                Some(Step::Settle) => core.comm.collectives.outstanding[index] == 0,
+                Some(Step::Settle) => self.settle(core, index)?,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
-                    lane.ended = true;
+                    self.lanes[index].ended = true;
                     return Ok(true);
                 }
             };
@@ -259,7 +256,15 @@ impl OperationRun {
     /// Finds out whether the operation is stalled because ranks disagree: compares the messages that arrived, and sends mismatch probes.
     pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<()> {
         self.compare(core)?;
-        self.probe(core)
+        // A rank whose clear to send a lane waits for may be in another call.
+        for lane in &self.lanes {
+            if let Some(Step::Write { to, .. }) = lane.step
+                && core.comm.mailbox.clear_to_send(to, self.operation.op()).is_none()
+            {
+                core.probe_mismatch(to, self.class, &self.operation.info(to))?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares this operation with messages, probes and clears to send that no lane takes: ranks that disagree may wait for each
@@ -286,18 +291,6 @@ impl OperationRun {
             .mailbox
             .mismatch_probes
             .retain(|(.., info)| info.number.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
-        Ok(())
-    }
-
-    /// Sends a mismatch probe to each rank whose clear to send a lane waits for: that rank may be in another call.
-    fn probe(&self, core: &mut Core<'_>) -> Result<()> {
-        for lane in &self.lanes {
-            if let Some(Step::Write { to, .. }) = lane.step
-                && core.comm.mailbox.clear_to_send(to, self.operation.op()).is_none()
-            {
-                core.probe_mismatch(to, self.class, &self.operation.info(to))?;
-            }
-        }
         Ok(())
     }
 

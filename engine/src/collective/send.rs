@@ -36,7 +36,7 @@ impl OperationRun {
         let Some(origin) = self.origin(core, lane, from, injected, joined)? else { return Ok(false) };
 
         let opposite = core.comm.flows.receiver(to, self.class, lane);
-        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Collective(Some(lane)) };
         let operation = self.operation.info(to);
         core.put_to_slot(ready, opposite, |flow| CollectiveHeader { flow, len: narrow(from.len), operation })
     }
@@ -68,7 +68,7 @@ impl OperationRun {
         };
         let injected = bytes <= core.port.limits.max_inject;
         let Some(origin) = self.origin(core, lane, from, injected, false)? else { return Ok(false) };
-        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Collective(Some(lane)) };
         core.put_direct(ready, Target { region, offset })
     }
 

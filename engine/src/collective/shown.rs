@@ -36,11 +36,12 @@ impl OperationRun {
         }
     }
 
-    /// Tells the others that this rank no longer reads their operands, if any of them waits for that, and waits for those that read its
-    /// operands. False if one still may.
-    pub(super) fn settle_shown(&mut self, core: &mut Core<'_>, lane: usize) -> Result<bool> {
-        let Some(OperandReads { others, .. }) = self.rounds.as_ref().and_then(ShowRounds::how) else {
-            return Ok(true);
+    /// Waits for the lane's puts. If elements are only shown, tells the others that this rank no longer reads their operands, if any of
+    /// them waits for that, and waits for those that read its operands. False if one still may.
+    pub(super) fn settle(&mut self, core: &mut Core<'_>, lane: usize) -> Result<bool> {
+        let shows = self.rounds.as_ref().filter(|rounds| !rounds.sends);
+        let Some(OperandReads { others, .. }) = shows.and_then(ShowRounds::how) else {
+            return Ok(core.comm.collectives.outstanding[lane] == 0);
         };
         let (round, reads) = (core.comm.shared.number, others.iter().any(|other| !other.copies()));
         if !std::mem::replace(&mut self.lanes[lane].begun, true) && reads {

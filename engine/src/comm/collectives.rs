@@ -37,7 +37,7 @@ pub(crate) struct Collectives {
     pub begun: u64,
     /// The latest of them, each at its number modulo `CALLS`.
     calls: [Signature; CALLS],
-    /// The count of operations of all communicators when the latest one began.
+    /// When the latest one began, by the port's clock.
     pub(crate) used: u64,
 }
 
@@ -46,7 +46,7 @@ impl Collectives {
         Self { outstanding: vec![0; lanes.max(1)], ..Self::default() }
     }
 
-    /// One begins, as operation `used` of all communicators: assigns its number.
+    /// One begins at this time of the port's clock: assigns its number.
     #[inline]
     pub(super) fn begin(&mut self, operation: &mut Operation, used: u64) {
         operation.number = self.begun;
@@ -68,15 +68,15 @@ impl Collectives {
         self.begun.checked_sub(1)
     }
 
-    /// The latest ones, the last one first; at most `most`.
-    pub(crate) fn latest_calls(&self, most: usize) -> Vec<CallRecord> {
-        let numbers = (0..self.begun).rev().take(most);
+    /// The latest ones, the last one first.
+    pub(crate) fn latest_calls(&self) -> Vec<CallRecord> {
+        let numbers = (0..self.begun).rev().take(CALLS);
         numbers.map(|number| self.calls[recent(number)].record()).collect()
     }
 
     /// The latest ones, with their numbers.
     pub(super) fn calls_by_number(&self) -> Vec<(u64, CallRecord)> {
-        (0..self.begun).rev().zip(self.latest_calls(CALLS)).collect()
+        (0..self.begun).rev().zip(self.latest_calls()).collect()
     }
 
     /// Forgets those that have begun; none is under way.

@@ -6,16 +6,14 @@ use unisono_transport::{Error, Transport};
 use super::{
     collectives::Collectives,
     flows::Flows,
-    identity::Identity,
+    identity::{CommMember, Identity},
     mailbox::Mailbox,
-    member::CommMember,
     shutdown::{Shutdown, ShutdownState},
     slots::SharedSlots,
     workspace::Workspace,
 };
 use crate::{
-    completion::Completion,
-    messages::{MessageWait, Messages},
+    messages::Messages,
     settings::Settings,
     wire::{CommId, ControlKind, FlowWay},
 };
@@ -63,17 +61,6 @@ impl Comm {
         let members = self.identity.members.len();
         self.flows = Flows::new(members);
         self.mailbox.set_members(members);
-    }
-
-    /// As [`Messages::longest_wait`], with ranks of the world.
-    pub(crate) fn longest_wait(&self) -> Option<MessageWait> {
-        Some(self.messages.longest_wait()?.worldwide(|rank| self.identity.world(rank)))
-    }
-
-    /// As [`Messages::give_up_receives`], with ranks of the world.
-    pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
-        let identity = &self.identity;
-        self.messages.give_up_receives(|rank| identity.world(rank))
     }
 
     /// True if nothing that this rank sent is in flight or queued.
@@ -133,12 +120,7 @@ impl Comm {
             && self.messages.is_over()
     }
 
-    /// True if there are members that this rank has exchanged nothing with, which may not have left.
-    pub(crate) fn has_strangers(&self) -> bool {
-        self.mailbox.introduced && self.identity.has_strangers()
-    }
-
-    /// Frees the memory that serves members that it has met. The mailbox and control messages stay for the others.
+    /// This rank has left, and so have the members that it has met: frees the memory that serves these. The mailbox and control messages stay for the others.
     pub(crate) fn vacate(&mut self) {
         self.shutdown.state = ShutdownState::Vacant;
         self.workspace = Workspace::default();

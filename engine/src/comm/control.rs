@@ -2,11 +2,10 @@
 
 use std::{mem::offset_of, ops::Range};
 
-use bytemuck::Pod;
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
-use super::{core::Core, flow::ProtocolViolation, mailbox::ControlMessage};
+use super::{core::Core, mailbox::ControlMessage};
 use crate::{
     access,
     call::Signature,
@@ -111,12 +110,7 @@ impl Core<'_> {
     }
 
     /// Credit of a peer has arrived.
-    pub(super) fn credited(
-        &mut self,
-        sender: usize,
-        way: FlowWay,
-        freed: u16,
-    ) -> Result<(), ProtocolViolation> {
+    pub(super) fn credited(&mut self, sender: usize, way: FlowWay, freed: u16) -> Result<(), String> {
         self.sending(sender, |end| match way {
             FlowWay::Slots => end.flow.credit(freed),
             FlowWay::Direct => end.writes.credit(freed),
@@ -130,14 +124,16 @@ impl Core<'_> {
             self.comm.note_flow(from)?;
         }
         match about {
-            ControlKind::Window(class) => self.window_arrived(from, class, self.read_part(from, about)?),
+            ControlKind::Window(class) => {
+                self.window_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
             // A member has a message from point to point: its window is opened.
             ControlKind::MismatchProbe(WindowClass::Message) => {
                 self.port.mark_active(self.comm.identity.comm_id);
                 self.listen(from, WindowClass::Message)
             }
             ControlKind::MismatchProbe(class) => {
-                self.probe_arrived(from, class, self.read_part(from, about)?)
+                self.probe_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
             }
             ControlKind::Read => {
                 if std::mem::take(&mut self.comm.mailbox.peers[from].unread) {
@@ -145,15 +141,21 @@ impl Core<'_> {
                 }
                 Err(self.port.forged("word that a mismatch probe was read, where none was sent"))
             }
-            ControlKind::Close(class) => self.close_arrived(from, class, self.read_part(from, about)?),
-            ControlKind::Answer(class) => self.answer_arrived(from, class, self.read_part(from, about)?),
-            ControlKind::Handshake => self.take_handshake(from, self.read_part(from, about)?),
+            ControlKind::Close(class) => {
+                self.close_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::Answer(class) => {
+                self.answer_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::Handshake => {
+                self.take_handshake(from, self.comm.mailbox.received_part(from, about)?)
+            }
             ControlKind::End => {
-                self.comm.identity.members[from].ended = Some(self.read_part(from, about)?);
+                self.comm.identity.members[from].ended = Some(self.comm.mailbox.received_part(from, about)?);
                 Ok(())
             }
             ControlKind::ClearToSend => {
-                let clear_to_send: ClearToSend = self.read_part(from, about)?;
+                let clear_to_send: ClearToSend = self.comm.mailbox.received_part(from, about)?;
                 if clear_to_send.remote().is_some_and(|(part, start)| start.checked_add(part.len).is_none()) {
                     return Err(self.violation(from, "a clear to send for more than can be addressed"));
                 }
@@ -170,14 +172,9 @@ impl Core<'_> {
                 let credit = self.credited(sender, FlowWay::Direct, (written & 0xffff) as u16);
                 let credit =
                     credit.and_then(|()| self.credited(sender, FlowWay::Slots, (sent & 0xffff) as u16));
-                credit.map_err(|violation| self.violation(from, violation.0))
+                credit.map_err(|violation| self.violation(from, violation))
             }
         }
-    }
-
-    /// As [`Mailbox::received_part`](super::mailbox::Mailbox::received_part).
-    fn read_part<T: Pod>(&self, from: Rank, about: ControlKind) -> Result<T> {
-        Ok(self.comm.mailbox.received_part(from, about)?)
     }
 
     /// A mismatch probe has arrived.

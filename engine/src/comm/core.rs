@@ -10,7 +10,7 @@ use super::{communicator::Comm, window::WindowSender};
 #[cfg(debug_assertions)]
 use crate::endpoint::Traced;
 use crate::{
-    endpoint::{Port, PutRecord},
+    endpoint::{Port, PutRecord, Whose},
     memory::{self, Stretch},
     request::Operation,
     stop::{Result, Stop},
@@ -27,8 +27,8 @@ impl Core<'_> {
     /// An operation begins: assigns its number.
     pub(crate) fn begin(&mut self, operation: &mut Operation) {
         let Self { port, comm } = self;
-        port.operations += 1;
-        comm.collectives.begin(operation, port.operations);
+        port.clock += 1;
+        comm.collectives.begin(operation, port.clock);
     }
 
     /// The information that peers need to write into borrowed memory, and the region to keep meanwhile. The memory lies in a registered
@@ -58,10 +58,11 @@ impl Core<'_> {
     /// The put of this record has ended.
     pub(crate) fn sent(&mut self, record: &PutRecord) {
         let comm = &mut *self.comm;
-        if record.message {
-            return comm.messages.put_left(record.id);
-        }
-        comm.collectives.put_left(record.lane);
+        let lane = match record.whose {
+            Whose::Message(id) => return comm.messages.put_left(id),
+            Whose::Collective(lane) => lane,
+        };
+        comm.collectives.put_left(lane);
         if let Some((receiver, slot)) = record.hold {
             comm.flows.receivers[receiver].release(slot);
             comm.owe(receiver, FlowWay::Slots);
@@ -82,7 +83,7 @@ impl Core<'_> {
         }
         let slot = match receiver.arrive(number) {
             Ok(slot) => slot,
-            Err(violation) => return Err(self.port.forged(violation.0)),
+            Err(violation) => return Err(self.port.forged(violation)),
         };
         if window.class == WindowClass::Message && !comm.messages.arrived.contains(&flow) {
             comm.messages.arrived.push(flow);
@@ -92,7 +93,7 @@ impl Core<'_> {
         if let Some(sender) = sender {
             let FlowHeader { freed, .. } = comm.flows.header(flow, slot)?;
             let credit = self.sending(sender, |end| end.flow.credit(freed));
-            credit.map_err(|violation| self.violation(from, violation.0))?;
+            credit.map_err(|violation| self.violation(from, violation))?;
         }
         self.comm.owe(flow, FlowWay::Slots);
         Ok(())
@@ -111,7 +112,7 @@ impl Core<'_> {
             return Err(self.port.forged("a write into an output that nobody was allowed to write to"));
         }
         let arrived = self.comm.flows.landings[flow].arrive(number);
-        arrived.map_err(|violation| self.port.forged(violation.0))?;
+        arrived.map_err(|violation| self.port.forged(violation))?;
         self.comm.owe(flow, FlowWay::Direct);
         Ok(())
     }

@@ -8,10 +8,6 @@
 
 use unisono_schedule::Rank;
 
-/// The way in which a peer has broken the protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProtocolViolation(pub String);
-
 /// The number at or after `base` with these low 16 bits.
 fn widen(base: u64, low: u16) -> u64 {
     base + u64::from(low.wrapping_sub((base & 0xffff) as u16))
@@ -75,18 +71,16 @@ impl OutgoingFlow {
         self.sent += 1;
     }
 
-    /// The receiver has freed this number of messages (the low 16 bits). Credit that is already known changes nothing.
-    pub(crate) fn credit(&mut self, freed: u16) -> Result<(), ProtocolViolation> {
+    /// The receiver has freed this number of messages (the low 16 bits). Credit that is already known changes nothing. An error says
+    /// how the receiver has broken the protocol.
+    pub(crate) fn credit(&mut self, freed: u16) -> Result<(), String> {
         let freed = widen(self.freed, freed);
         // Credits may overtake each other: an old one looks like one far ahead.
         if freed > self.freed + 0x8000 {
             return Ok(());
         }
         if freed > self.sent {
-            return Err(ProtocolViolation(format!(
-                "a credit for {freed} messages when {} were sent",
-                self.sent
-            )));
+            return Err(format!("a credit for {freed} messages when {} were sent", self.sent));
         }
         self.freed = freed;
         Ok(())
@@ -134,19 +128,19 @@ impl IncomingFlow {
         (self.credited, self.answered, self.reply) = (self.freed, false, None);
     }
 
-    /// A message has landed. Returns its slot; an error if the sender had no credit for it.
-    pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, ProtocolViolation> {
+    /// A message has landed. Returns its slot; how the sender has broken the protocol if it had no credit for it.
+    pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, String> {
         let number = widen(self.taken, number);
         if number >= self.credited + self.slots {
-            return Err(ProtocolViolation(format!(
+            return Err(format!(
                 "message {number} when {} were taken and it had credit for those below {}",
                 self.taken,
                 self.credited + self.slots
-            )));
+            ));
         }
         let bit = 1 << (number % self.slots);
         if self.landed & bit != 0 {
-            return Err(ProtocolViolation(format!("message {number} twice")));
+            return Err(format!("message {number} twice"));
         }
         self.landed |= bit;
         Ok(index(number % self.slots))

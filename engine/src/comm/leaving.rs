@@ -79,11 +79,12 @@ impl Net {
             return Ok(any);
         }
         let mut core = self.core(comm_id)?;
-        if !core.comm.has_strangers() {
+        if !core.comm.mailbox.introduced || !core.comm.identity.has_strangers() {
             self.free(comm_id);
             return Ok(any);
         }
-        core.vacate();
+        core.take_back();
+        core.comm.vacate();
         self.leaving.vacant.push_back(comm_id);
         if self.leaving.vacant.len() > MOST_VACANT
             && let Some(oldest) = self.leaving.vacant.pop_front()
@@ -123,12 +124,6 @@ impl Core<'_> {
                 comm.settings.arrivals(class),
             );
         }
-    }
-
-    /// This rank has left the communicator, and so have the members that it has exchanged anything with.
-    pub(crate) fn vacate(&mut self) {
-        self.take_back();
-        self.comm.vacate();
     }
 
     /// The communicator has ended: gives back the numbers of its flows.

@@ -4,7 +4,7 @@
 use unisono_core::{error::Failure, position::CallRecord};
 use unisono_schedule::Rank;
 
-use super::{communicator::Comm, member::CommMember};
+use super::{communicator::Comm, identity::CommMember};
 use crate::{call::Signature, request::Operation, wire::low};
 
 impl Comm {

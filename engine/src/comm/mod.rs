@@ -10,7 +10,6 @@ mod handshakes;
 mod identity;
 mod leaving;
 mod mailbox;
-mod member;
 mod mismatch;
 mod net;
 mod put;
@@ -26,9 +25,10 @@ pub(crate) use self::{
     communicator::Comm,
     core::Core,
     handshakes::Handshakes,
-    member::CommMember,
+    identity::CommMember,
     net::{Leaving, Net},
-    put::{PutOrigin, ReadyPut, Whose},
+    put::{PutOrigin, ReadyPut},
     shutdown::ShutdownState,
     slots::{Sharing, layout},
 };
+pub(crate) use crate::endpoint::Whose;

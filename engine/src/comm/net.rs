@@ -155,7 +155,7 @@ impl Net {
                 core.port.arrived(core.comm.identity.world(core.comm.flows.senders[sender].flow.to));
                 let credits = &mut core.comm.flows.senders[sender].credits;
                 *credits = credits.wrapping_add(1);
-                core.credited(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
+                core.credited(sender, way, freed).map_err(|violation| core.port.forged(violation))
             }
             Immediate::ControlMessage { comm_id, from, about } => {
                 let Self { port, comms, .. } = self;

@@ -7,7 +7,7 @@ use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
 use super::{core::Core, flow::OutgoingFlow};
 use crate::{
     access,
-    endpoint::PutRecord,
+    endpoint::{PutRecord, Whose},
     stop::Result,
     wire::{FlowHeader, FlowWay, HEADER, Immediate, PAYLOAD},
 };
@@ -31,15 +31,6 @@ impl PutOrigin {
 
 /// libfabric's providers copy a put of at most this many bytes: a header and few elements.
 const FEW: usize = 128;
-
-/// The owner of a put.
-#[derive(Clone, Copy)]
-pub(crate) enum Whose {
-    /// A lane of the operation.
-    Lane { lane: usize },
-    /// Messages from point to point; with the send that cannot end before the put has left.
-    Message(Option<u64>),
-}
 
 /// A put of a flow that has all it needs: a window, a credit and a record.
 pub(crate) struct ReadyPut {
@@ -84,7 +75,7 @@ impl Core<'_> {
         if let Some(flow) = opposite {
             let flow = &mut self.comm.flows.receivers[flow];
             match whose {
-                Whose::Lane { .. } => flow.answer(),
+                Whose::Collective(_) => flow.answer(),
                 Whose::Message(_) => flow.tell(),
             }
         }
@@ -133,8 +124,8 @@ impl Core<'_> {
         };
         // A put that is copied and leaves at once needs no notice of its end, except in the last barrier.
         let notify = match whose {
-            Whose::Lane { .. } if self.comm.shutdown.is_last_barrier() => Notify::Always,
-            Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
+            Whose::Collective(_) if self.comm.shutdown.is_last_barrier() => Notify::Always,
+            Whose::Collective(_) if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
                 Notify::IfNotCopied
             }
             _ => Notify::IfNotInjected,
@@ -153,23 +144,24 @@ impl Core<'_> {
             return Ok(true);
         }
         let PutOrigin { hold, staging, .. } = origin;
-        let mut record = PutRecord { comm_id: comm.identity.comm_id, hold, staging, ..PutRecord::default() };
-        match whose {
-            Whose::Lane { lane, .. } => {
-                let reads = staging.is_none() && hold.is_none() && bytes > 0;
-                comm.collectives.outstanding[lane] += usize::from(reads);
-                record.lane = reads.then_some(lane);
+        let whose = match whose {
+            Whose::Collective(lane) => {
+                let lane = lane.filter(|_| staging.is_none() && hold.is_none() && bytes > 0);
+                if let Some(lane) = lane {
+                    comm.collectives.outstanding[lane] += 1;
+                }
                 if let Some((receiver, slot)) = hold {
                     comm.flows.receivers[receiver].hold(slot);
                 }
                 comm.collectives.under_way += 1;
+                Whose::Collective(lane)
             }
-            Whose::Message(id) => {
-                (record.message, record.id) = (true, id);
+            Whose::Message(_) => {
                 comm.messages.under_way += 1;
+                whose
             }
-        }
-        self.port.posts.begin(record);
+        };
+        self.port.posts.begin(PutRecord { comm_id: comm.identity.comm_id, whose, hold, staging });
         Ok(true)
     }
 }

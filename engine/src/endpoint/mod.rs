@@ -7,5 +7,5 @@ mod routes;
 pub use self::port::Traced;
 pub(crate) use self::{
     port::Port,
-    posts::{PutRecord, Staged, control_of_token, control_token},
+    posts::{PutRecord, Staged, Whose, control_of_token, control_token},
 };

@@ -74,16 +74,12 @@ pub(crate) struct Port {
     pub wanting: Vec<(CommId, usize)>,
     /// Memory of windows that were closed, by class.
     pub spare: [Vec<Region>; 3],
-    /// Counts the uses of windows.
+    /// Counts the uses of windows, and the operations that have begun.
     pub clock: u64,
     /// True if this rank is in the last barrier of shutdown.
     pub shutting_down: bool,
-    /// The most arrivals of one peer through the windows of one communicator.
-    least: usize,
     /// An empty list for the events of a poll.
     pub events: Vec<Event>,
-    /// The number of operations that have begun, of all communicators.
-    pub operations: u64,
     /// The communicators that have messages from point to point to look at, even if no call of this rank waits for one.
     pub active_comms: Vec<CommId>,
     /// The finished steps of all operations, if a test keeps them.
@@ -117,36 +113,29 @@ impl Port {
             spare: Default::default(),
             clock: 0,
             shutting_down: false,
-            least: settings.arrivals_among(1),
             events: Vec::with_capacity(64),
-            operations: 0,
             active_comms: Vec::new(),
             #[cfg(debug_assertions)]
             trace: None,
         })
     }
 
-    /// Makes the processes of the world known.
-    pub(crate) fn set_contacts(&mut self, ranks: usize, contacts: Arc<dyn Contacts>) {
+    /// Sets the number of processes of the world. `least`: the most arrivals of one of them through the windows of one communicator.
+    pub(crate) fn set_ranks(&mut self, ranks: usize, least: usize) {
         // Half, since a window is opened before another has been closed.
         let fair = self.limits.arrivals / 2 / ranks.saturating_sub(1).max(1);
-        self.share = fair.min(self.limits.arrivals_per_peer).max(self.least);
+        self.share = fair.min(self.limits.arrivals_per_peer).max(least);
         self.links.resize_with(ranks, Link::default);
-        self.contacts = Some(contacts);
     }
 
     /// The handle of a process, which is connected on first use, and the masked immediate.
     pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32)> {
-        let (peer, mask) = self.connected(world)?;
+        let (peer, mask) = self.peer(world)?;
         Ok((peer, immediate.encode() ^ mask))
     }
 
-    /// The handle of a process, which is connected on first use.
-    pub(crate) fn peer(&mut self, world: Rank) -> Result<Peer> {
-        self.connected(world).map(|(peer, _)| peer)
-    }
-
-    fn connected(&mut self, world: Rank) -> Result<(Peer, u32)> {
+    /// The handle of a process, which is connected on first use, and the mask of immediates to it.
+    pub(crate) fn peer(&mut self, world: Rank) -> Result<(Peer, u32)> {
         match self.links.get(world).and_then(|link| link.peer) {
             Some(known) => Ok(known),
             None => self.connect(world),
@@ -254,8 +243,8 @@ impl Port {
         let is = |link: &Link, peer: Peer| link.peer.is_some_and(|(handle, _)| handle == peer);
         let at = error.peer().and_then(|peer| self.links.iter().position(|link| is(link, peer)));
         let host = |rank| Some(self.contacts.as_ref()?.contact(rank)?.host);
-        let with = at.and_then(|rank| Some(format!("rank {rank} on {}", host(rank)?)));
-        Stop::Transport(Box::new(Broken { error, with }))
+        let with = at.and_then(|rank| Some(format!("the connection to rank {rank} on {}: ", host(rank)?)));
+        Stop::Transport(Box::new(Broken { error, with: with.unwrap_or_default() }))
     }
 
     /// The failure for an arrival that no rank can have sent.

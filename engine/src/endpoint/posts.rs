@@ -20,20 +20,24 @@ pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
 }
 
 /// The resources that the end of a put frees.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PutRecord {
     /// The communicator of the put.
     pub comm_id: CommId,
-    /// The lane of the put, if it reads the caller's memory.
-    pub lane: Option<usize>,
+    pub whose: Whose,
     /// The incoming flow and the slot that it reads from, if it does.
     pub hold: Option<(usize, usize)>,
     /// The staging slot that it reads from, if it does.
     pub staging: Option<usize>,
-    /// True if the put is of a message from point to point.
-    pub message: bool,
-    /// The send that cannot end before the put has left.
-    pub id: Option<u64>,
+}
+
+/// The owner of a put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whose {
+    /// A collective; with the lane, if the put reads the caller's memory.
+    Collective(Option<usize>),
+    /// Messages from point to point; with the send that cannot end before the put has left.
+    Message(Option<u64>),
 }
 
 /// The records, their headers, and staging slots for sources that are not registered.
@@ -160,6 +164,9 @@ mod tests {
 
     use super::*;
 
+    const RECORD: PutRecord =
+        PutRecord { comm_id: 0, whose: Whose::Collective(None), hold: None, staging: None };
+
     /// A record that was freed twice would be given to two puts at a time.
     #[test]
     fn a_token_of_no_put_in_flight_frees_nothing() {
@@ -167,7 +174,7 @@ mod tests {
         let mut posts = Posts::new(&mut transport, 1, 64).unwrap();
         let begin = |posts: &mut Posts| {
             let token = posts.vacant().unwrap();
-            posts.begin(PutRecord::default());
+            posts.begin(RECORD);
             token as u64
         };
         let token = begin(&mut posts);
@@ -188,7 +195,7 @@ mod tests {
         let staged = posts.stage(&mut transport).unwrap().unwrap();
         let put = |posts: &mut Posts| {
             let token = posts.vacant().unwrap();
-            posts.begin(PutRecord { staging: Some(staged.slot), ..PutRecord::default() });
+            posts.begin(PutRecord { staging: Some(staged.slot), ..RECORD });
             token as u64
         };
         let first = put(&mut posts);

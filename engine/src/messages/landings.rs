@@ -77,8 +77,6 @@ pub(crate) struct Landings {
     pub(crate) all: BTreeMap<Key, Landing>,
     /// The messages with a receive, by the time when the receive was submitted.
     by_age: BTreeSet<(Instant, Key)>,
-    /// For each rank, how many of those with a receive come in parts.
-    pub(crate) in_parts: BTreeMap<Rank, usize>,
 }
 
 impl Landings {
@@ -94,9 +92,6 @@ impl Landings {
     pub(crate) fn receive(&mut self, key: Key, receiving: Receiving) {
         let Some(landing) = self.all.get_mut(&key) else { return };
         self.by_age.insert((receiving.completion.submitted, key));
-        if landing.exposed.is_none() {
-            *self.in_parts.entry(key.0).or_default() += 1;
-        }
         landing.receiving = Some(receiving);
     }
 
@@ -104,14 +99,6 @@ impl Landings {
         let landing = self.all.remove(&key)?;
         if let Some(receiving) = &landing.receiving {
             self.by_age.remove(&(receiving.completion.submitted, key));
-            if landing.exposed.is_none()
-                && let Some(parts) = self.in_parts.get_mut(&key.0)
-            {
-                *parts -= 1;
-                if *parts == 0 {
-                    self.in_parts.remove(&key.0);
-                }
-            }
         }
         Some(landing)
     }
@@ -120,6 +107,12 @@ impl Landings {
     pub(crate) fn receives(&self) -> impl Iterator<Item = (Rank, &Receiving)> {
         let landings = self.by_age.iter().inspect(|_| look());
         landings.filter_map(|(_, key)| Some((key.0, self.all.get(key)?.receiving.as_ref()?)))
+    }
+
+    /// True if a message of this rank comes in parts and has a receive.
+    pub(crate) fn comes_in_parts(&self, from: Rank) -> bool {
+        let mut all = self.all.range((from, 0)..=(from, u32::MAX));
+        all.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none())
     }
 
     pub(crate) fn into_receives(self) -> impl Iterator<Item = Receiving> {

@@ -50,7 +50,7 @@ impl Core<'_> {
         // Entries that wait for slots, then large messages that are written straight into their receivers' memory.
         moved |= self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
         moved |= self.send_queues(|messages| &mut messages.queues, Self::send_message)?;
-        moved |= self.send_queues(|messages| &mut messages.writes, Self::send_pieces)?;
+        moved |= self.send_queues(|messages| &mut messages.writes, Self::send_piece)?;
         if self.comm.flows.has_debts() {
             self.comm.settle_debts(false);
         }

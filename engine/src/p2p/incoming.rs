@@ -138,10 +138,7 @@ impl Core<'_> {
         let room = self.comm.settings.bounds.unexpected_bytes;
         let full = messages.unexpected > 0 && messages.unexpected + kind.kept() > room;
         // The parts of a message with a receive may be behind this message. Parts go before later messages, so the excess is small.
-        if full
-            && !messages.landings.in_parts.contains_key(&from)
-            && !messages.waits_for(from, Instant::now())
-        {
+        if full && !messages.landings.comes_in_parts(from) && !messages.waits_for(from, Instant::now()) {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, bytes)?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use unisono_schedule::Rank;
-use unisono_transport::Target;
+use unisono_transport::{RemoteRegion, Target};
 
 use crate::{
     call::Signature,
@@ -39,23 +39,22 @@ enum Sent {
 }
 
 impl Core<'_> {
-    /// Sends the entries of each rank's queue in order, as far as possible. True if anything was sent. `send` tells whether it has sent
-    /// an entry completely, and whether it has sent anything of it.
+    /// Sends the entries of each rank's queue in order, as far as possible. True if anything was sent. `send` sends something of an
+    /// entry, and tells whether that was the rest; `None` if there was no room.
     pub(super) fn send_queues<T: Copy>(
         &mut self,
         queues: impl Fn(&mut Messages) -> &mut BTreeMap<Rank, VecDeque<T>>,
-        send: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool)>,
+        send: impl Fn(&mut Self, Rank, T) -> Result<Option<bool>>,
     ) -> Result<bool> {
         let mut moved = false;
         let mut taken = std::mem::take(queues(&mut self.comm.messages));
         for (&to, queue) in &mut taken {
             while let Some(&first) = queue.front() {
-                let (all, any) = send(self, to, first)?;
-                moved |= any;
-                if !all {
-                    break;
+                let Some(whole) = send(self, to, first)? else { break };
+                moved = true;
+                if whole {
+                    queue.pop_front();
                 }
-                queue.pop_front();
             }
         }
         taken.retain(|_, queue| !queue.is_empty());
@@ -63,23 +62,22 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    pub(super) fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<(bool, bool)> {
+    pub(super) fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<Option<bool>> {
         match answer {
             PriorityEntry::ClearToSend(number, clear) => {
                 let message = SlotMessage::ClearToSend(clear);
                 let put = SlotPut { message, number, source: None, id: None };
-                let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
-                Ok((sent, sent))
+                Ok((!matches!(self.send_to_slot(to, &put)?, Sent::No)).then_some(true))
             }
-            PriorityEntry::Parts(id) => self.send_pieces(to, id),
+            PriorityEntry::Parts(id) => self.send_piece(to, id),
         }
     }
 
-    pub(super) fn send_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
+    pub(super) fn send_message(&mut self, to: Rank, id: u64) -> Result<Option<bool>> {
         if self.comm.messages.answers.contains_key(&to) {
-            return Ok((false, false));
+            return Ok(None);
         }
-        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, false)) };
+        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok(Some(true)) };
         let outbound = &sending.outbound;
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.comm.settings.eager_bytes;
@@ -96,46 +94,42 @@ impl Core<'_> {
         let source = whole.then_some((&source, 0..kind.bytes()));
         let put = SlotPut { message, number, source, id: whole.then_some(id) };
         let sent = self.send_to_slot(to, &put)?;
-        let Some(sending) = self.note_sent(id, &sent) else { return Ok((false, false)) };
+        let Some(sending) = self.note_sent(id, &sent) else { return Ok(None) };
         sending.stage = if whole { SendStage::Gone } else { SendStage::Requested };
         if !whole {
             self.comm.messages.requests.insert((to, number), id);
         }
         self.comm.messages.left(id);
-        Ok((true, true))
+        Ok(Some(true))
     }
 
-    /// Sends the next pieces of a large message: writes them, or sends parts of it through slots.
-    pub(super) fn send_pieces(&mut self, to: Rank, id: u64) -> Result<(bool, bool)> {
-        let mut any = false;
-        loop {
-            let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
-            let Sending { stage, number, gone, .. } = *sending;
-            let (source, kind) = (sending.outbound.source.clone(), sending.outbound.kind);
-            let (bytes, sent) = match stage {
-                SendStage::Writing(region, piece) => {
-                    let bytes = piece.min(kind.bytes() - gone);
-                    let target = Target { region, offset: gone as u64 };
-                    (bytes, self.write(to, id, (source, gone, bytes), target)?)
-                }
-                SendStage::InParts => {
-                    let size = kind.dtype.size();
-                    let bytes = (self.comm.settings.eager_bytes / size * size).min(kind.bytes() - gone);
-                    let message = SlotMessage::Part((bytes / size) as u64);
-                    let source = Some((&source, gone..gone + bytes));
-                    (bytes, self.send_to_slot(to, &SlotPut { message, number, source, id: Some(id) })?)
-                }
-                SendStage::Queued | SendStage::Requested | SendStage::Gone => return Ok((true, any)),
-            };
-            let Some(sending) = self.note_sent(id, &sent) else { return Ok((false, any)) };
-            any = true;
-            sending.gone += bytes;
-            if sending.gone == kind.bytes() {
-                sending.stage = SendStage::Gone;
-                self.comm.messages.left(id);
-                return Ok((true, any));
+    /// Sends the next piece of a large message: writes it, or sends it through a slot.
+    pub(super) fn send_piece(&mut self, to: Rank, id: u64) -> Result<Option<bool>> {
+        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok(Some(true)) };
+        let Sending { stage, number, gone, .. } = *sending;
+        let (source, kind) = (sending.outbound.source.clone(), sending.outbound.kind);
+        let (bytes, sent) = match stage {
+            SendStage::Writing(region, piece) => {
+                let bytes = piece.min(kind.bytes() - gone);
+                (bytes, self.write(to, id, (source, gone, bytes), region)?)
             }
+            SendStage::InParts => {
+                let size = kind.dtype.size();
+                let bytes = (self.comm.settings.eager_bytes / size * size).min(kind.bytes() - gone);
+                let message = SlotMessage::Part((bytes / size) as u64);
+                let source = Some((&source, gone..gone + bytes));
+                (bytes, self.send_to_slot(to, &SlotPut { message, number, source, id: Some(id) })?)
+            }
+            SendStage::Queued | SendStage::Requested | SendStage::Gone => return Ok(Some(true)),
+        };
+        let Some(sending) = self.note_sent(id, &sent) else { return Ok(None) };
+        sending.gone += bytes;
+        let whole = sending.gone == kind.bytes();
+        if whole {
+            sending.stage = SendStage::Gone;
+            self.comm.messages.left(id);
         }
+        Ok(Some(whole))
     }
 
     /// Notes the result of a put of a send. Returns the send; `None` if there was no room.
@@ -186,19 +180,19 @@ impl Core<'_> {
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    /// Writes the next piece of a message into the receiver's memory: `bytes` from `at` on of its source.
+    /// Writes a piece of a message, `bytes` of its source from `at` on, to the same place of the receiver's region.
     fn write(
         &mut self,
         to: Rank,
         id: u64,
         (source, at, bytes): (Stretch, usize, usize),
-        target: Target,
+        region: RemoteRegion,
     ) -> Result<Sent> {
         let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else { return Ok(Sent::No) };
         let Some(record) = self.record(&self.comm.flows.senders[sender].writes) else { return Ok(Sent::No) };
         let origin = PutOrigin::new(source.region, source.offset + at);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
-        if !self.put_direct(ready, target)? {
+        if !self.put_direct(ready, Target { region, offset: at as u64 })? {
             return Ok(Sent::No);
         }
         Ok(if bytes <= self.port.limits.max_inject { Sent::Gone } else { Sent::UnderWay })

@@ -2,6 +2,8 @@
 
 use unisono_schedule::Rank;
 
+use crate::call::narrow;
+
 /// The most flows into one process, and out of it: 13 bits of the immediate.
 pub(crate) const MAX_FLOWS: usize = 1 << 13;
 
@@ -67,13 +69,13 @@ impl ControlKind {
 
     fn code(self) -> u32 {
         match self {
-            Self::Window(class) => narrow(class.index()),
-            Self::MismatchProbe(class) => 3 + narrow(class.index()),
+            Self::Window(class) => class as u32,
+            Self::MismatchProbe(class) => 3 + class as u32,
             Self::Handshake => 6,
             Self::ClearToSend => 7,
             Self::End => 8,
-            Self::Close(class) => 9 + narrow(class.index()),
-            Self::Answer(class) => 12 + narrow(class.index()),
+            Self::Close(class) => 9 + class as u32,
+            Self::Answer(class) => 12 + class as u32,
             Self::Read => 15,
         }
     }
@@ -154,9 +156,4 @@ impl WindowClass {
 /// The low 32 bits of a counter.
 pub(crate) fn low(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
-}
-
-/// A number that is known to fit.
-fn narrow(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(0)
 }

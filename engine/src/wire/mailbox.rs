@@ -77,7 +77,7 @@ pub(crate) struct Handshake {
     pub pattern: [u64; 2],
     /// The place where its sender takes a large handshake: the region's [words](RemoteRegion::words); of length 0 if it takes none.
     pub area: [u64; 3],
-    /// The [words](RemoteRegion::words) of its [shared slots](super::slots); 0 before it has them.
+    /// The [words](RemoteRegion::words) of its [shared slots](crate::comm::layout); 0 before it has them.
     pub slots: [u64; 3],
 }
 

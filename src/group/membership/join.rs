@@ -337,7 +337,8 @@ fn check_arrivals(config: &Config, settings: &Settings, limits: &Limits) -> Resu
         });
     }
     let (provider, rank) = (&limits.provider, config.rank);
-    let (wanted, most) = (settings.arrivals_per_peer(), limits.arrivals_per_peer);
+    // Through its windows, and its end.
+    let (wanted, most) = (settings.arrivals_among(1) + 1, limits.arrivals_per_peer);
     if wanted > most {
         return Err(Error::Config {
             name: "lanes (UNISONO_LANES)".to_owned(),

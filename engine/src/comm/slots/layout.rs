@@ -20,25 +20,6 @@ const STAGED: usize = LINES;
 /// The bytes of a slot.
 const STRIDE: usize = (STAGED + SLOT_BYTES).next_multiple_of(LINES);
 
-/// The word before a rank's slots, which says whether the rank has mapped the slots of all others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum MappingResult {
-    /// The rank does not know yet: new memory is zeroed.
-    Unknown,
-    /// The rank has mapped them.
-    Mapped,
-    /// The rank cannot map them.
-    Refused,
-}
-
-impl MappingResult {
-    /// The verdict of a word; `None` if it is none.
-    pub(crate) fn of(word: u64) -> Option<Self> {
-        [Self::Unknown, Self::Mapped, Self::Refused].into_iter().find(|verdict| *verdict as u64 == word)
-    }
-}
-
 /// The beginning of a slot. The number is published last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -48,8 +29,15 @@ pub(crate) struct Front {
     pub operation: Signature,
 }
 
-/// The offset of a rank's verdict in its shared slots.
+/// The offset of a rank's verdict in its shared slots: whether it has mapped the slots of all others. New memory is zeroed: 0 says that
+/// the rank does not know yet.
 pub(crate) const VERDICT: usize = 0;
+
+/// The verdict of a rank that has mapped them.
+pub(crate) const MAPPED: u64 = 1;
+
+/// The verdict of a rank that cannot map them.
+pub(crate) const REFUSED: u64 = 2;
 
 /// The offset of the number of the latest round after which it no longer reads [operands in place](Offer) of others.
 pub(crate) const DONE: usize = 24;

@@ -8,10 +8,7 @@
 use unisono_core::error::Failure;
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::{
-    Sharing,
-    layout::{self, MappingResult},
-};
+use super::{Sharing, layout};
 use crate::{
     access,
     call::Signature,
@@ -53,7 +50,7 @@ impl Core<'_> {
                 // That rank tells all others the same.
                 return Ok(Sharing::No);
             }
-            let peer = port.peer(comm.identity.world(rank))?;
+            let (peer, _) = port.peer(comm.identity.world(rank))?;
             match port.transport.map(peer, &slots).map_err(|error| port.broken(error))? {
                 Mapping::Yes(view) => {
                     comm.shared.views[rank] = Some(view);
@@ -71,23 +68,23 @@ impl Core<'_> {
                 rank = port.me,
                 "memory of other ranks cannot be mapped: small collectives take messages"
             );
-            self.tell_shared(layout::VERDICT, MappingResult::Refused as u64)?;
+            self.tell_shared(layout::VERDICT, layout::REFUSED)?;
             return Ok(Sharing::No);
         }
         if left {
             return Ok(Sharing::Opening);
         }
         if !std::mem::replace(&mut comm.shared.published, true) {
-            self.tell_shared(layout::VERDICT, MappingResult::Mapped as u64)?;
+            self.tell_shared(layout::VERDICT, layout::MAPPED)?;
         }
         let mut sharing = Sharing::Yes;
         for (rank, view) in self.comm.shared.others() {
             let word = access::published(view, layout::VERDICT)?;
-            match MappingResult::of(word) {
-                Some(MappingResult::Mapped) => {}
-                Some(MappingResult::Refused) => return Ok(Sharing::No),
-                Some(MappingResult::Unknown) => sharing = Sharing::Opening,
-                None => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
+            match word {
+                layout::MAPPED => {}
+                layout::REFUSED => return Ok(Sharing::No),
+                0 => sharing = Sharing::Opening,
+                _ => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
             }
         }
         Ok(sharing)
