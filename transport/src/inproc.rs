@@ -184,26 +184,21 @@ impl Drop for Guard {
 }
 
 impl Endpoint {
-    /// Registers memory, which peers may map if `mappable` is the same memory.
-    fn enter(&self, memory: Memory, mappable: Option<Arc<Memory>>) -> Result<Region, Error> {
+    /// Registers memory, which peers may map if it is `mappable`.
+    fn enter(&self, memory: Memory, mappable: bool) -> Result<Region, Error> {
         let mut entries = self.hub.entries_mut();
         let mut keys = self.hub.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let key = keys.next(|key| entries.contains_key(&key))?;
         drop(keys);
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: mappable.is_some() };
-        let span = Span { base: memory.base(), remote };
-        entries.insert(key, Entry { owner: Arc::clone(&self.inbox), span, memory: mappable });
-        drop(entries);
-        let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
-        Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
-    }
-
-    /// Registers memory that peers may map.
-    fn enter_mappable(&self, memory: Memory) -> Result<Region, Error> {
-        let memory = Arc::new(memory);
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable };
+        let (span, memory) = (Span { base: memory.base(), remote }, Arc::new(memory));
         // SAFETY: mapped as long as the owner lives.
         let own = unsafe { Memory::owned(memory.base(), memory.len(), Arc::clone(&memory)) };
-        self.enter(own, Some(memory))
+        let entry = Entry { owner: Arc::clone(&self.inbox), span, memory: mappable.then_some(memory) };
+        entries.insert(key, entry);
+        drop(entries);
+        let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
+        Ok(Region::registered(own, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
 }
 
@@ -237,11 +232,12 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        if memory.memfd().is_some() { self.enter_mappable(memory) } else { self.enter(memory, None) }
+        let mappable = memory.memfd().is_some();
+        self.enter(memory, mappable)
     }
 
     fn allocate(&mut self, len: usize) -> Result<Region, Error> {
-        self.enter_mappable(Memory::map(len)?)
+        self.enter(Memory::map(len)?, true)
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
