@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 use unisono_libfabric_sys as sys;
 
 use super::version::library_version;
-use crate::Error;
+use crate::{Error, Peer};
 
 /// "Try again", as libfabric's functions give it (negated).
 pub(super) const AGAIN: i64 = sys::FI_EAGAIN;
@@ -30,7 +30,7 @@ pub(super) const NO_DATA: i64 = sys::FI_ENODATA;
 pub(super) fn judge(call: &'static str, result: c_int) -> Result<(), Error> {
     match i64::from(result) {
         0 => Ok(()),
-        code if code < 0 => Err(failure(call, code, String::new())),
+        code if code < 0 => Err(failure(call, code, "", None)),
         value => Err(Error::Unexpected { call, value: value.to_string() }),
     }
 }
@@ -40,10 +40,10 @@ pub(super) fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, 
     NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
 }
 
-/// The error for a negative result.
-pub(super) fn failure(call: &'static str, result: i64, context: String) -> Error {
+/// The error for a negative result of a call for this purpose, which may be empty, and the peer that it concerns, if any.
+pub(super) fn failure(call: &'static str, result: i64, context: &str, peer: Option<Peer>) -> Error {
     let code = result.saturating_neg();
-    Error::Call { call, context, peer: None, code, reason: reason(code) }
+    Error::Call { call, context: context.to_owned(), peer, code, reason: reason(code) }
 }
 
 /// The error with which opening an endpoint failed. If fewer file descriptors are left than [`DESCRIPTORS`], the error says so, because

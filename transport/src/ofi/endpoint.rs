@@ -110,9 +110,7 @@ impl Ofi {
             Ok(0) => Posted::Yes,
             Ok(code) if code == -call::AGAIN => Posted::Full,
             Ok(code) if code < 0 => {
-                let (code, peer) = (code.saturating_neg(), Some(put.to));
-                let (context, reason) = ("to begin a put".to_owned(), call::reason(code));
-                return Err(Error::Call { call, context, peer, code, reason });
+                return Err(call::failure(call, code, "to begin a put", Some(put.to)));
             }
             _ => return Err(Error::Unexpected { call, value: result.to_string() }),
         };
@@ -224,7 +222,7 @@ unsafe impl Transport for Ofi {
                 code if code == -call::ERROR_AVAILABLE => {
                     Err(completion::failure(&self.cq, &self.domain, &self.live.pool))
                 }
-                code => Err(call::failure("fi_cq_read", code, String::new())),
+                code => Err(call::failure("fi_cq_read", code, "", None)),
             };
         };
         self.futile = 0;

@@ -201,7 +201,7 @@ impl Av {
         });
         match result {
             1 => Ok(address),
-            failed if failed < 0 => Err(call::failure("fi_av_insert", failed.into(), String::new())),
+            failed if failed < 0 => Err(call::failure("fi_av_insert", failed.into(), "", None)),
             other => Err(Error::Unexpected {
                 call: "fi_av_insert",
                 value: format!("{other} addresses taken, not 1"),

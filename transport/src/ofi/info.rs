@@ -289,7 +289,9 @@ impl Ask {
         match i64::from(result) {
             0 => Ok(NonNull::new(found).map(Info)),
             code if code == -call::NO_DATA => Ok(None),
-            code => Err(call::failure("fi_getinfo", code, self.provider.clone().unwrap_or_default())),
+            code => {
+                Err(call::failure("fi_getinfo", code, self.provider.as_deref().unwrap_or_default(), None))
+            }
         }
     }
 
