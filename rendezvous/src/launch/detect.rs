@@ -35,23 +35,6 @@ pub struct Launch {
     pub token: Token,
 }
 
-impl Launch {
-    /// A process that no launcher started: a world of one rank.
-    fn alone(token: Token) -> Self {
-        let (rendezvous, job) = (RendezvousPoint::None, String::new());
-        Self {
-            launcher: "none",
-            rank: 0,
-            ranks: 1,
-            local_rank: None,
-            local_ranks: None,
-            rendezvous,
-            job,
-            token,
-        }
-    }
-}
-
 /// Reads the variables that launchers set; `variable` returns the value of a variable. If no variable shows a launcher or a place where
 /// ranks meet, the process is a world of one rank.
 ///
@@ -59,7 +42,10 @@ impl Launch {
 /// [`Error::Config`](unisono_core::Error::Config) names the variable, its value and the valid values, or two launchers that contradict each other.
 pub fn detect(variable: Lookup<'_>) -> Result<Launch> {
     let Some((DetectedLauncher { family, rank, ranks }, hidden)) = family(variable)? else {
-        return Ok(Launch::alone(token(variable)?));
+        // No launcher started the process: it is a world of one rank.
+        let (rank, ranks, local_rank, local_ranks) = (0, 1, None, None);
+        let (rendezvous, job, token) = (RendezvousPoint::None, String::new(), token(variable)?);
+        return Ok(Launch { launcher: "none", rank, ranks, local_rank, local_ranks, rendezvous, job, token });
     };
     let variable = &|name: &str| if hidden.contains(&name) { None } else { variable(name) };
     let [(local_rank, rank_name), (local_ranks, ranks_name)] = local(variable, family, rank, ranks)?;
