@@ -189,8 +189,8 @@ fn rows() -> Vec<Row> {
         row("tree", Broadcast, 1, two_trees()),
         row("tree", Reduce, 1, two_trees()),
         row("rabenseifner", AllReduce, 1, halved_and_doubled()),
-        row("rabenseifner", ReduceScatter, 1, by_halves()),
-        row("rabenseifner", AllGather, 1, by_halves()),
+        row("rabenseifner", ReduceScatter, 2, by_halves()),
+        row("rabenseifner", AllGather, 2, by_halves()),
         row(
             "bruck",
             AllGather,
@@ -240,8 +240,8 @@ fn rows() -> Vec<Row> {
         row("bine", Broadcast, 1, by_a_tree(BINE_DEEP)),
         row("bine", Reduce, 1, to_a_root(BINE_DEEP)),
         row("bine", AllReduce, 1, halved_and_doubled()),
-        row("bine", ReduceScatter, 1, by_growing_runs()),
-        row("bine", AllGather, 1, by_growing_runs()),
+        row("bine", ReduceScatter, 2, by_growing_runs()),
+        row("bine", AllGather, 2, by_growing_runs()),
         row("pat", AllGather, 1, far_first()),
         row("pat", ReduceScatter, 1, far_first()),
     ]

@@ -47,7 +47,8 @@ const fn plan(
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
     hops: fn(usize) -> usize,
 ) -> Plan {
-    Plan { uneven: collective.has_blocks(), near: true, ..Plan::new(collective, make, hops) }
+    let uneven = collective.has_blocks();
+    Plan { uneven, depth: if uneven { 2 } else { 1 }, near: true, ..Plan::new(collective, make, hops) }
 }
 
 /// The hops of a tree: one for each bit of a label, and one more if the place whose label has only ones has a leaf.

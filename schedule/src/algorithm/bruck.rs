@@ -6,20 +6,21 @@
 //! Systems 8(11), 1997: the concatenation of section 4 and the index algorithm of section 3, with one port and
 //! radix 2.
 //!
-//! Unlike in the paper, blocks are not rotated. An all_gather sends them from their places in the output, as two spans if they
-//! wrap around its end. An all_to_all packs each block into the message that carries it next.
-
-use std::ops::Range;
+//! Unlike in the paper, blocks are not rotated. An all_gather, the doubling of [`halving`] among all ranks as one cycle, sends them from
+//! their places in the output, as two spans if they wrap around its end. An all_to_all packs each block into the message that carries it
+//! next.
 
 use super::{
     Plan,
     chunks::{Lanes, Pattern, PatternShape, Steps},
-    doublings, wrapped,
+    doublings,
+    grid::Grid,
+    halving, wrapped,
 };
 use crate::{
     Collective, Job, Rank, Span, Step,
     cost::Alike,
-    partition::{self, Blocks, block},
+    partition::{self, block},
 };
 
 /// The plans of Bruck.
@@ -28,130 +29,13 @@ pub(super) const PLANS: &[Plan] = &[
     Plan {
         uneven: true,
         depth: 2,
-        ..Plan::new(Collective::AllGather, |job| Lanes::schedule(job, AllGather::new(job)), doublings)
+        ..Plan::new(Collective::AllGather, |job| halving::schedule(job, Grid::cycle(job)), doublings)
     },
     Plan {
         alike: |_| Some(Alike::Turned),
         ..Plan::new(Collective::AllToAll, |job| Lanes::schedule(job, AllToAll::new(job)), doublings)
     },
 ];
-
-/// Every rank sends the blocks that it has, its own and those after it, to the rank 2^hop before it.
-///
-/// If a block fits into a message, a hop's blocks are one chunk in as few messages as possible. If not, blocks are cut: a chunk
-/// has a slice of each block, and a message has one slice.
-struct AllGather {
-    rank: Rank,
-    ranks: usize,
-    count: usize,
-    chunks: usize,
-    /// The longest message.
-    limit: usize,
-    blocks: Blocks,
-    hops: Vec<Hop>,
-    turns: usize,
-}
-
-/// A hop of an all_gather.
-struct Hop {
-    /// Its first turn.
-    first: usize,
-    /// The number of blocks that are forwarded.
-    blocks: usize,
-    to: Rank,
-    from: Rank,
-}
-
-impl AllGather {
-    fn new(job: &Job<'_>) -> Self {
-        let (rank, ranks) = (job.rank, job.ranks);
-        let (count, limit, blocks) = (job.count, job.chunk, job.output_blocks());
-        let (chunks, hops) = (partition::chunks(count, limit), Vec::with_capacity(doublings(ranks)));
-        let mut gather = Self { rank, ranks, count, chunks, limit, blocks, hops, turns: 0 };
-        for level in 0..doublings(ranks) {
-            let (first, distance) = (gather.turns, 1 << level);
-            let (to, from) = (wrapped(rank + ranks - distance, ranks), wrapped(rank + distance, ranks));
-            let blocks = distance.min(ranks - distance);
-            // A message that is put in one turn is taken in the next.
-            gather.turns += gather.messages(rank, blocks).max(gather.messages(from, blocks) + 1);
-            gather.hops.push(Hop { first, blocks, to, from });
-        }
-        gather
-    }
-
-    /// The elements of `blocks` blocks from a rank's own on: one range, or two if they wrap around the end.
-    fn spans(&self, owner: Rank, blocks: usize) -> (Range<usize>, Option<Range<usize>>) {
-        let span = |first, last| self.blocks.of(first).start..self.blocks.of(last).end;
-        match (owner + blocks).checked_sub(self.ranks + 1) {
-            None => (span(owner, owner + blocks - 1), None),
-            Some(last) => (span(owner, self.ranks - 1), Some(span(0, last))),
-        }
-    }
-
-    /// The number of their messages.
-    fn messages(&self, owner: Rank, blocks: usize) -> usize {
-        if self.chunks > 1 {
-            return blocks;
-        }
-        let (one, other) = self.spans(owner, blocks);
-        let messages = |span: Range<usize>| partition::chunks(span.len(), self.limit);
-        messages(one) + other.map_or(0, messages)
-    }
-
-    /// The elements of the message of this index, if there are this many.
-    fn message(&self, chunk: usize, owner: Rank, blocks: usize, index: usize) -> Option<Range<usize>> {
-        if self.chunks > 1 {
-            let owner = wrapped(owner + index, self.ranks);
-            return (index < blocks).then(|| self.blocks.chunk(owner, self.chunks, chunk));
-        }
-        let (mut span, other) = self.spans(owner, blocks);
-        let (mut index, mut messages) = (index, partition::chunks(span.len(), self.limit));
-        if index >= messages {
-            index -= messages;
-            span = other?;
-            messages = partition::chunks(span.len(), self.limit);
-        }
-        let part = block(span.len(), messages, index);
-        (index < messages).then(|| span.start + part.start..span.start + part.end)
-    }
-}
-
-impl Pattern for AllGather {
-    fn shape(&self) -> PatternShape {
-        let most = self.hops.iter().map(|hop| hop.blocks).max().unwrap_or(0);
-        let max_message = match self.chunks {
-            // The shorter one of two ranges may be divided into longer messages.
-            1 => self.limit.min(self.count.saturating_mul(most)),
-            chunks => partition::longest(self.count, chunks),
-        };
-        PatternShape { chunks: self.chunks, turns: self.turns, max_message, ..PatternShape::default() }
-    }
-
-    /// Puts a message, and takes the one that the other side put a turn before, so that the wire works during the copy, and two slots
-    /// are enough.
-    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let hop = &self.hops[self.hops.partition_point(|hop| hop.first <= turn) - 1];
-        let index = turn - hop.first;
-        if let Some(from) = self.message(chunk, self.rank, hop.blocks, index) {
-            let output = Span::output(from.start, from.len());
-            if hop.first == 0 {
-                let input = Span::input(from.start - self.blocks.of(self.rank).start, from.len());
-                steps.put(hop.to, input);
-                steps.copy(input, output);
-            } else {
-                steps.put(hop.to, output);
-            }
-        }
-        let taken = index.checked_sub(1).and_then(|index| self.message(chunk, hop.from, hop.blocks, index));
-        if let Some(into) = taken {
-            steps.get(false, hop.from, Span::output(into.start, into.len()));
-        }
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.hops.iter().for_each(|hop| visit(hop.from));
-    }
-}
 
 /// A block for the rank `i` places after its owner has **index** i. For every bit of the index, lowest first, it moves on by 2^bit
 /// ranks in that hop. The blocks that arrive in a hop have the same indices as those that leave.

@@ -18,7 +18,7 @@ pub(super) enum GridPairs {
     Bine,
 }
 
-/// The ranks as 2^bits rows with an odd number of seats. Blocks are numbered by places, row by row; a rank's block has the rank's place.
+/// The ranks as 2^bits rows with an odd number of seats, or as one row. Blocks are numbered by places, row by row; a rank's block has the rank's place.
 /// First, pairs of rows exchange halves, the highest bit of the row first; then each row is a cycle.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
@@ -39,7 +39,16 @@ const fn reversed(number: usize, bits: usize) -> usize {
 
 impl Grid {
     pub(super) fn new(job: &Job<'_>, pairs: GridPairs) -> Self {
-        let (ranks, rank, bits) = (job.ranks, job.rank, job.ranks.trailing_zeros() as usize);
+        Self::with(job, pairs, job.ranks.trailing_zeros() as usize)
+    }
+
+    /// The ranks as one row, which any number of ranks can double: a cycle without pairs.
+    pub(super) fn cycle(job: &Job<'_>) -> Self {
+        Self::with(job, GridPairs::Far, 0)
+    }
+
+    fn with(job: &Job<'_>, pairs: GridPairs, bits: usize) -> Self {
+        let (ranks, rank) = (job.ranks, job.rank);
         let seats = ranks >> bits;
         let (row, seat) = match pairs {
             GridPairs::Far => (rank / seats, rank % seats),

@@ -150,20 +150,22 @@ impl<E: Exchanges> Halving<E> {
     }
 
     /// For a turn of a phase: its level, the number of the message in that level, and whether the message is taken or sent. Every
-    /// level has two turns for each message that a rank sends (two messages if the run wraps around the end).
-    fn find(&self, phase: Phase, turn: usize) -> (usize, usize, bool) {
-        let (mut nth, takes, levels) = (turn / 2, turn % 2 == 1, self.exchanges.levels());
+    /// level has two turns for each message that a rank sends (two messages if the run wraps around the end). A message is sent before
+    /// the one before it is taken, so that the wire works meanwhile: two slots are enough.
+    fn find(&self, phase: Phase, mut turn: usize) -> (usize, usize, bool) {
+        let levels = self.exchanges.levels();
         let level_of = |index| if phase == Phase::Halving { index } else { levels - 1 - index };
         if self.most >= self.ranks / 2 {
-            return (level_of(nth), 0, takes);
+            return (level_of(turn / 2), 0, turn % 2 == 1);
         }
         let mut index = 0;
         loop {
-            let messages = self.exchanges.blocks(level_of(index)).div_ceil(self.most);
-            if nth < messages {
-                return (level_of(index), nth, takes);
+            let turns = 2 * self.exchanges.blocks(level_of(index)).div_ceil(self.most);
+            if turn < turns {
+                let takes = turn > 0 && (turn.is_multiple_of(2) || turn + 1 == turns);
+                return (level_of(index), if takes { (turn - 1) / 2 } else { turn.div_ceil(2) }, takes);
             }
-            nth -= messages;
+            turn -= turns;
             index += 1;
         }
     }

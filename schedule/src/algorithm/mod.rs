@@ -254,11 +254,11 @@ impl Plan {
         &plans[at]
     }
 
-    /// A plan of two levels, which `flat` replaces where there is one level.
+    /// A plan of two levels, which `flat` replaces where there is one level. No stage needs more than two slots.
     const fn levels(flat: &'static Self, make: fn(&Job<'_>) -> Box<dyn Schedule>) -> Self {
         Self {
             hops: flat.hops,
-            depth: flat.depth,
+            depth: 2,
             split: flat.split,
             from_all: flat.from_all,
             flat: Some(flat),

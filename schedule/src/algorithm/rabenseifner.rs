@@ -29,6 +29,7 @@ pub(super) const PLANS: &[Plan] =
 const fn plan(collective: Collective) -> Plan {
     let plan = Plan {
         uneven: collective.has_blocks(),
+        depth: 2,
         ..Plan::new(
             collective,
             |job| halving::schedule(job, Grid::new(job, pairs(job.collective))),
@@ -39,6 +40,7 @@ const fn plan(collective: Collective) -> Plan {
         Collective::AllReduce => Plan {
             hops: |ranks| 2 * doublings(ranks),
             split: Split::Two,
+            depth: 1,
             // With cycles, ranks are neither turned nor swapped.
             alike: |ranks| ranks.is_power_of_two().then_some(Alike::Swapped),
             ..plan
