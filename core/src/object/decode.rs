@@ -3,8 +3,8 @@
 use serde::{
     Deserializer,
     de::{
-        DeserializeOwned, DeserializeSeed, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
-        Unexpected, VariantAccess, Visitor,
+        DeserializeOwned, DeserializeSeed, EnumAccess, Error as _, MapAccess, SeqAccess, Unexpected,
+        VariantAccess, Visitor,
         value::{BorrowedStrDeserializer, U8Deserializer},
     },
     forward_to_deserialize_any,
@@ -259,7 +259,7 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
     ) -> Result<V::Value, ObjectError> {
         if name == MARK {
             return match self.mark()? {
-                Some(mark) => visitor.visit_enum(Said { mark, decoder: self }),
+                Some(mark) => visitor.visit_enum(Variant { mark: Some(mark), decoder: self }),
                 None => visitor.visit_newtype_struct(self),
             };
         }
@@ -269,7 +269,10 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
             return visitor.visit_enum(BorrowedStrDeserializer::new(self.text()?));
         }
         self.many(2, |many| match many.left {
-            1 => visitor.visit_enum(Variant(many)),
+            1 => {
+                many.left = 0;
+                visitor.visit_enum(Variant { mark: None, decoder: many.decoder })
+            }
             count => Err(ObjectError::invalid_length(count, &"the one name of a variant")),
         })
     }
@@ -327,31 +330,13 @@ impl<'de> MapAccess<'de> for &mut Many<'_, 'de> {
     }
 }
 
-/// A variant with data: a map of its name to its data.
-struct Variant<'m, 'd, 'de>(&'m mut Many<'d, 'de>);
-
-impl<'m, 'd, 'de> EnumAccess<'de> for Variant<'m, 'd, 'de> {
-    type Error = ObjectError;
-    type Variant = &'m mut Decoder<'de>;
-
-    fn variant_seed<V: DeserializeSeed<'de>>(
-        self,
-        seed: V,
-    ) -> Result<(V::Value, Self::Variant), ObjectError> {
-        let Many { decoder, left } = self.0;
-        *left = 0;
-        let name = seed.deserialize(&mut **decoder)?;
-        Ok((name, decoder))
-    }
-}
-
-/// A mark, and the value that has it.
-struct Said<'d, 'de> {
-    mark: u8,
+/// A variant with data: its name, or the mark that stands for it, then its data.
+struct Variant<'d, 'de> {
+    mark: Option<u8>,
     decoder: &'d mut Decoder<'de>,
 }
 
-impl<'d, 'de> EnumAccess<'de> for Said<'d, 'de> {
+impl<'d, 'de> EnumAccess<'de> for Variant<'d, 'de> {
     type Error = ObjectError;
     type Variant = &'d mut Decoder<'de>;
 
@@ -359,8 +344,11 @@ impl<'d, 'de> EnumAccess<'de> for Said<'d, 'de> {
         self,
         seed: V,
     ) -> Result<(V::Value, Self::Variant), ObjectError> {
-        let mark: U8Deserializer<ObjectError> = self.mark.into_deserializer();
-        Ok((seed.deserialize(mark)?, self.decoder))
+        let name = match self.mark {
+            Some(mark) => seed.deserialize(U8Deserializer::new(mark))?,
+            None => seed.deserialize(&mut *self.decoder)?,
+        };
+        Ok((name, self.decoder))
     }
 }
 
