@@ -94,7 +94,9 @@ impl Planner {
         options: &CallOptions,
     ) -> Result<(CallPlan, CallSchedule)> {
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(planned) = spec.is_kept().then(|| latest().find(spec, &options.plan)).flatten() {
+        if spec.is_kept()
+            && let Some(planned) = latest().find(spec, &options.plan)
+        {
             return Ok(planned);
         }
         let (plan, algorithm, job, copied) = self.make(spec, options)?;
