@@ -135,10 +135,8 @@ fn parse_root(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn parse_step(text: &str) -> std::result::Result<usize, String> {
-    match unisono::config::parse_size(text)? {
-        0 => Err("wanted 1 byte at least".to_owned()),
-        step => Ok(step),
-    }
+    let step = unisono::config::parse_size(text)?;
+    (step > 0).then_some(step).ok_or_else(|| "wanted 1 byte at least".to_owned())
 }
 
 impl BenchOptions {
@@ -290,7 +288,7 @@ impl BenchOptions {
             let mut wrong = 0;
             for bench in &benches {
                 wrong += bench.measure(&group, &mut report)?;
-                if report.is_closed() {
+                if report.closed {
                     break;
                 }
             }

@@ -42,10 +42,9 @@ fn measure<M: OperandMemory>(
     window: usize,
 ) -> Result<Flow> {
     let count = bytes / bench.dtype.size();
-    let mut pair = match partner(group.rank(), group.size()) {
-        Some((partner, first)) => Some(Pair::new(group, partner, first, count, window)?),
-        None => None,
-    };
+    let pair = partner(group.rank(), group.size());
+    let mut pair =
+        pair.map(|(partner, first)| Pair::new(group, partner, first, count, window)).transpose()?;
     // Acts on this rank's pair; a rank without one does nothing.
     let mut each = |act: &mut dyn FnMut(&mut Pair<'_, M>) -> Result<()>| pair.as_mut().map_or(Ok(()), act);
 

@@ -8,6 +8,7 @@ use tracing_subscriber::fmt::{
     time::{FormatTime, SystemTime},
 };
 use unisono::{ProcessGroup, hardware::Processors};
+use unisono_transport::Limits;
 
 use super::{
     Result,
@@ -24,7 +25,6 @@ pub(super) struct RankPlace {
     pub(super) cores: Processors,
     /// A value that only this rank and those that share memory with it have.
     shares: Option<[u64; 2]>,
-    one_host: bool,
 }
 
 /// The places of the ranks, and the time.
@@ -33,7 +33,7 @@ pub(super) struct Origin {
     pub(super) date: String,
     pub(super) processor: String,
     pub(super) places: Vec<RankPlace>,
-    provider: String,
+    limits: Limits,
 }
 
 /// If there are more ranks, the table has only the first of each host.
@@ -50,7 +50,6 @@ impl Origin {
             pid: std::process::id(),
             cores,
             shares: limits.shares.map(|it| [(it >> 64) as u64, it as u64]),
-            one_host: limits.one_host,
         };
         let described = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = described.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -59,7 +58,7 @@ impl Origin {
             processor: model
                 .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned()),
             places: group.all_gather_object(&own)?,
-            provider: limits.provider.clone(),
+            limits: limits.clone(),
         })
     }
 
@@ -77,10 +76,10 @@ impl Origin {
     /// The way in which rank 0 reaches a rank.
     fn way(&self, rank: usize) -> &str {
         let (Some(first), Some(other)) = (self.places.first(), self.places.get(rank)) else { return "" };
-        let fabric = self.provider.strip_prefix("shm,").unwrap_or(&self.provider);
+        let fabric = self.limits.provider.strip_prefix("shm,").unwrap_or(&self.limits.provider);
         match rank {
             0 => "-",
-            _ if first.one_host || first.shares.is_some() && first.shares == other.shares => "shm",
+            _ if self.limits.one_host || first.shares.is_some() && first.shares == other.shares => "shm",
             _ => fabric,
         }
     }

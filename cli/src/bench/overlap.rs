@@ -67,9 +67,7 @@ impl SizeRun<'_> {
             length = LONGER * idle.communication;
         };
 
-        calls.spoil();
-        calls.call(|| Computation::Idle(length).run())?;
-        let case = self.case(calls.wrong()?, iters)?;
+        let case = self.case(calls.wrong(|| Computation::Idle(length).run())?, iters)?;
         Ok(OverlapRow { case, idle, busy, threads: crew.threads() })
     }
 
@@ -147,14 +145,12 @@ impl<M: OperandMemory> Calls<'_, M> {
         Ok(self.memory.take().ok_or("the memory was lost with a call that failed")?)
     }
 
-    fn spoil(&mut self) {
-        if let Some((input, output)) = &mut self.memory {
-            self.run.part.spoil(input, output);
-        }
-    }
-
-    /// The number of wrong elements on this rank.
-    fn wrong(&mut self) -> Result<u64> {
+    /// The number of wrong elements on this rank after a call that is checked.
+    fn wrong(&mut self, compute: impl FnOnce()) -> Result<u64> {
+        let (input, mut output) = self.memory()?;
+        self.run.part.spoil(&input, &mut output);
+        self.memory = Some((input, output));
+        self.call(compute)?;
         let (input, output) = self.memory()?;
         Ok(self.run.part.wrong(input.len(), &output))
     }

@@ -3,8 +3,7 @@
 use unisono::ProcessGroup;
 
 use super::{
-    Bench, Result,
-    put_pair::{self, Pair},
+    Bench, Result, put_pair,
     report::BenchReport,
     rows::{Flow, Rates, micros},
 };
@@ -15,36 +14,24 @@ const VOLUME: usize = 256 << 20;
 /// Measures every size of the sweep.
 pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut BenchReport<'_>) -> Result<u64> {
     let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
-    let largest = sizes.last().copied().unwrap_or(1);
-    let mut pair = put_pair::pair(group, largest)?;
-    let (iters, warmup) = (bench.asked.iters, bench.asked.warmup as usize);
+    let mut pair = put_pair::pair(group, sizes.last().copied().unwrap_or(1))?;
+    let (iters, warmup) = (bench.asked.iters, bench.asked.warmup);
     bench.flows(report, &sizes, |bytes, window| {
         let count = iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
         let window = window.unwrap_or(put_pair::WINDOW);
-        let flow = match &mut pair {
-            Some(pair) => measure(pair, group.rank() == 0, (bytes, window), count, warmup)?,
-            None => Flow::default(),
-        };
+        let mut flow = Flow::default();
+        if let Some(pair) = &mut pair {
+            pair.ping_pong(bytes, warmup as usize)?;
+            let times = pair.ping_pong(bytes, count)?;
+            let mut rates = |both: bool| -> Result<Rates> {
+                pair.stream(bytes, window, u64::from(warmup), both)?;
+                Ok(Rates::new(count, bytes, pair.stream(bytes, window, count as u64, both)?))
+            };
+            let (one_way, both_ways) = (rates(false)?, rates(true)?);
+            let latency_us = micros(&times);
+            flow = Flow { bytes, window, iterations: count, latency_us, one_way, both_ways, messages: None };
+        }
         group.barrier()?;
         Ok(flow)
     })
-}
-
-fn measure(
-    pair: &mut Pair,
-    first: bool,
-    (bytes, window): (usize, usize),
-    count: usize,
-    warmup: usize,
-) -> Result<Flow> {
-    pair.ping_pong(bytes, warmup, first)?;
-    let times = pair.ping_pong(bytes, count, first)?;
-    let rounds = count as u64;
-    pair.stream((bytes, window), warmup as u64, first, !first)?;
-    let one_way = pair.stream((bytes, window), rounds, first, !first)?;
-    pair.stream((bytes, window), warmup as u64, true, true)?;
-    let both_ways = pair.stream((bytes, window), rounds, true, true)?;
-    let [one_way, both_ways] = [one_way, both_ways].map(|seconds| Rates::new(count, bytes, seconds));
-    let latency_us = micros(&times);
-    Ok(Flow { bytes, window, iterations: count, latency_us, one_way, both_ways, messages: None })
 }

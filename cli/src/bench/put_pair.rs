@@ -30,6 +30,8 @@ const ACKNOWLEDGE: u32 = 2;
 pub(crate) struct Pair {
     transport: Box<dyn Transport>,
     peer: Peer,
+    /// True for rank 0, which begins.
+    first: bool,
     /// The source of all puts.
     source: Region,
     /// Keeps the window open.
@@ -84,7 +86,10 @@ pub(crate) fn pair(group: &ProcessGroup, bytes: usize) -> Result<Option<Pair>> {
     let target = RemoteRegion::from_words(words);
     let (_window, events, since) = (window, Vec::new(), Instant::now());
     let (data, acknowledged, silent) = (0, 0, 0);
-    Ok(Some(Pair { transport, peer, source, _window, target, events, data, acknowledged, silent, since }))
+    let first = group.rank() == 0;
+    let pair =
+        Pair { transport, peer, first, source, _window, target, events, data, acknowledged, silent, since };
+    Ok(Some(pair))
 }
 
 impl Pair {
@@ -132,19 +137,19 @@ impl Pair {
         }
     }
 
-    /// Half of a round trip's seconds, for each of `count` round trips of `bytes`, in ascending order. `first` on one of the two.
-    pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<f64>> {
+    /// Half of a round trip's seconds, for each of `count` round trips of `bytes`, in ascending order.
+    pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize) -> Result<Vec<f64>> {
         let mut times = room_for(count)?;
         for _ in 0..count {
             let begun = Instant::now();
-            if first {
+            if self.first {
                 self.put(bytes, DATA)?;
             }
             while self.data == 0 {
                 self.poll()?;
             }
             self.data -= 1;
-            if !first {
+            if !self.first {
                 self.put(bytes, DATA)?;
             }
             times.push(begun.elapsed().as_secs_f64() / 2.0);
@@ -153,16 +158,10 @@ impl Pair {
         Ok(times)
     }
 
-    /// The seconds for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
-    /// (`receive`), or both at once; with at most `window` unacknowledged.
-    pub(crate) fn stream(
-        &mut self,
-        (bytes, window): (usize, usize),
-        count: u64,
-        send: bool,
-        receive: bool,
-    ) -> Result<f64> {
-        let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
+    /// The seconds for `count` puts of `bytes` to arrive and be acknowledged, from the first rank or from `both` at once; with at most
+    /// `window` unacknowledged.
+    pub(crate) fn stream(&mut self, bytes: usize, window: usize, count: u64, both: bool) -> Result<f64> {
+        let [to_send, to_receive] = [self.first, !self.first].map(|one| if both || one { count } else { 0 });
         let (mut posted, mut answered) = (0, 0);
         // An acknowledgement is for half a window.
         let window = window as u64;
@@ -204,9 +203,8 @@ pub(crate) fn bandwidth(group: &ProcessGroup) -> Result<Option<f64>> {
     let mut pair = pair(group, BYTES)?;
     let mut best = [0.0_f64];
     if let Some(pair) = &mut pair {
-        let first = group.rank() == 0;
         for _ in 0..4 {
-            let seconds = pair.stream((BYTES, WINDOW), COUNT, first, !first)?;
+            let seconds = pair.stream(BYTES, WINDOW, COUNT, false)?;
             best[0] = best[0].max((COUNT * BYTES as u64) as f64 / seconds);
         }
         // The other side may still be waiting for the last acknowledgement to leave.

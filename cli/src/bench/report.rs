@@ -15,7 +15,7 @@ use super::{
     Bench, Benchmark, Result, columns,
     origin::Origin,
     ranks::second,
-    rows::{Flow, MeasuredCase, MessageFigures, OverlapRow, TimeRow, bus_factor, micros},
+    rows::{Flow, MeasuredCase, MessageFigures, OverlapRow, TimeRow, Times, bus_factor, micros},
     table::{self, Column, WIDEST, fitting, fixed, wrapped},
 };
 use crate::{tune::output::is_fifo, words};
@@ -46,7 +46,8 @@ pub(super) struct BenchReport<'g> {
     /// Bus bandwidths: their sum and their number.
     bus: (f64, u32),
     trouble: Option<io::Error>,
-    closed: bool,
+    /// True if standard output has no reader, as the last check has found.
+    pub closed: bool,
 }
 
 /// True if lines of JSON go to standard output.
@@ -178,11 +179,6 @@ impl<'g> BenchReport<'g> {
         Ok(!self.closed)
     }
 
-    /// True if standard output has no reader, as the last check has found.
-    pub(super) const fn is_closed(&self) -> bool {
-        self.closed
-    }
-
     /// Reports a collective: out of place, in place, or both.
     pub(super) fn collective(&mut self, rows: &[TimeRow]) {
         let detail = self.now.as_ref().is_some_and(|bench| bench.asked.detail);
@@ -234,19 +230,17 @@ impl<'g> BenchReport<'g> {
     /// Reports a collective with computations.
     pub(super) fn overlap(&mut self, row: &OverlapRow) {
         self.row(columns::of_overlap(row));
-        let us = |seconds: f64| seconds * 1e6;
-        let (idle, busy, collective) = (&row.idle, &row.busy, us(row.idle.communication));
+        let collective = row.idle.communication * 1e6;
         let (algbw, busbw) = self.bandwidths(&row.case, collective);
+        let beside = |times: &Times| {
+            let (compute, total) = (times.computation * 1e6, times.both * 1e6);
+            json!({ "compute_us": compute, "total_us": total, "overlap_pct": times.hidden() })
+        };
+        let mut busy = beside(&row.busy);
+        busy["threads"] = row.threads.into();
         let measured = json!({
-            "time_us": { "min": null, "p50": collective, "p99": null, "mean": null },
-            "algbw": algbw, "busbw": busbw, "communication_us": collective,
-            "idle": {
-                "compute_us": us(idle.computation), "total_us": us(idle.both), "overlap_pct": idle.hidden(),
-            },
-            "busy": {
-                "compute_us": us(busy.computation), "total_us": us(busy.both), "overlap_pct": busy.hidden(),
-                "threads": row.threads,
-            },
+            "time_us": { "min": null, "p50": collective, "p99": null, "mean": null }, "algbw": algbw, "busbw": busbw,
+            "communication_us": collective, "idle": beside(&row.idle), "busy": busy,
         });
         self.record_case(&row.case, measured);
     }

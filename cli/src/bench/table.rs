@@ -1,5 +1,7 @@
 //! Tables of at most 100 columns, which lose their least needed columns where a terminal is narrower.
 
+use std::iter;
+
 use crate::words;
 
 /// The widest line.
@@ -77,12 +79,9 @@ pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
 
 /// Lines of words behind `# `, as wide as they may be.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let lines = words::wrapped(text, width.saturating_sub(4));
-    lines
-        .iter()
-        .enumerate()
-        .map(|(at, line)| if at == 0 { format!("# {line}") } else { format!("#   {line}") })
-        .collect()
+    let begins = iter::once("# ").chain(iter::repeat("#   "));
+    let lines = begins.zip(words::wrapped(text, width.saturating_sub(4)));
+    lines.map(|(begin, line)| format!("{begin}{line}")).collect()
 }
 
 #[cfg(test)]

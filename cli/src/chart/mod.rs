@@ -101,7 +101,12 @@ fn arrange<'p>(panels: &'p [Panel<'_>]) -> (Legend<'p>, (u32, u32)) {
     (legend, (width, SIZE.1 + (ROW * rows + 12).unsigned_abs()))
 }
 
-fn render<B: Backend>(root: Area<B>, panels: &[Panel<'_>], legend: &Legend<'_>, scale: u32) -> Result<()> {
+fn render<B: DrawingBackend<ErrorType: 'static>>(
+    root: Area<B>,
+    panels: &[Panel<'_>],
+    legend: &Legend<'_>,
+    scale: u32,
+) -> Result<()> {
     root.fill(&WHITE)?;
     let (charts, names) = root.split_vertically(SIZE.1 * scale);
     for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
@@ -117,11 +122,7 @@ fn render<B: Backend>(root: Area<B>, panels: &[Panel<'_>], legend: &Legend<'_>, 
 
 type Area<B> = DrawingArea<B, Shift>;
 
-/// What draws shapes, and fails with errors that a result can have.
-trait Backend: DrawingBackend<ErrorType: 'static> {}
-impl<B: DrawingBackend<ErrorType: 'static>> Backend for B {}
-
-fn one<B: Backend>(area: &Area<B>, panel: &Panel<'_>, scale: u32) -> Result<()> {
+fn one<B: DrawingBackend<ErrorType: 'static>>(area: &Area<B>, panel: &Panel<'_>, scale: u32) -> Result<()> {
     let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
     let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
     // Sizes are powers of two, so labels are too.
@@ -191,7 +192,7 @@ fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Legend<'p> {
 }
 
 /// Draws an entry of the legend.
-fn sample<B: Backend>(
+fn sample<B: DrawingBackend<ErrorType: 'static>>(
     area: &Area<B>,
     (x, y): (i32, i32),
     name: &str,

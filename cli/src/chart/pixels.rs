@@ -62,8 +62,7 @@ impl DrawingBackend for Pixels<'_> {
         let (Ok(x), Ok(y)) = (u32::try_from(x), u32::try_from(y)) else { return Ok(()) };
         if x < self.size.0 && y < self.size.1 {
             let at = 3 * (y as usize * self.size.0 as usize + x as usize);
-            let (red, green, blue) = color.rgb;
-            for (byte, wanted) in self.bytes[at..at + 3].iter_mut().zip([red, green, blue]) {
+            for (byte, wanted) in self.bytes[at..at + 3].iter_mut().zip(<[u8; 3]>::from(color.rgb)) {
                 *byte = mix(*byte, wanted, color.alpha);
             }
         }

@@ -36,10 +36,8 @@ pub(crate) fn picture(algorithm: &str, plan: &Plan, job: &Job<'_>) -> crate::Res
     }
     let trace = trace(plan, job);
     let layout = Layout::of(&trace);
-    let (width, height) = (layout.after + layout.room + CELL, TOP + ROW * layout.rows);
-    let size = (width.max(WIDTH).unsigned_abs(), height.unsigned_abs());
-    let (collective, ranks) = (plan.collective.name(), words::some(job.ranks, "rank"));
-    let title = format!("{collective} by {algorithm}, {ranks}");
+    let size = (layout.width.max(WIDTH).unsigned_abs(), (TOP + ROW * number(job.ranks)).unsigned_abs());
+    let title = format!("{} by {algorithm}, {}", plan.collective.name(), words::some(job.ranks, "rank"));
     let mut picture = String::new();
     layout.draw(SVGBackend::with_string(&mut picture, size).into_drawing_area(), &trace, &title)?;
     Ok(picture)
@@ -47,12 +45,11 @@ pub(crate) fn picture(algorithm: &str, plan: &Plan, job: &Job<'_>) -> crate::Res
 
 /// Where columns are, in pixels from the left.
 struct Layout {
-    rows: i32,
     /// The beginnings of the columns; boxes begin [`GAP`] after these.
     columns: Vec<i32>,
     after: i32,
-    /// The width of what a rank has after all steps.
-    room: i32,
+    /// Where the picture ends.
+    width: i32,
 }
 
 impl Layout {
@@ -70,8 +67,8 @@ impl Layout {
             x - of_column(column)
         });
         let columns = columns.collect();
-        let room = widest(&trace.after).max(2 * CELL);
-        Self { rows: number(trace.before.len()), columns, after: x + GAP / 2, room }
+        let after = x + GAP / 2;
+        Self { columns, after, width: after + widest(&trace.after).max(2 * CELL) + CELL }
     }
 
     /// The middle of a rank's row.

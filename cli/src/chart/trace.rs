@@ -64,8 +64,7 @@ pub(super) fn trace(plan: &Plan, job: &Job<'_>) -> Trace {
     (0..job.ranks).for_each(|rank| ranks.add(plan, &Job { rank, ..*job }));
     let lanes: Vec<_> = ranks.steps.keys().copied().collect();
     while lanes.iter().any(|&(rank, lane)| ranks.advance(rank, lane)) {}
-    let mut output = |rank| std::mem::take(ranks.area(rank, 0, Place::Output));
-    let after = (0..job.ranks).map(&mut output).collect();
+    let after = (0..job.ranks).map(|rank| std::mem::take(ranks.area(rank, 0, Place::Output))).collect();
     Trace { after, ..ranks.trace }
 }
 

@@ -93,8 +93,8 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
             // All ranks are on this machine, whatever the fabric's preset says.
             let fabric = Fabric { ranks_per_host: ranks, ..fabric };
             let case = |bytes| Case::new(self.collective, ranks, bytes, Dtype::F32).on(&fabric);
-            let sizes = super::distinct(sizes.iter().copied(), case);
-            let list: Vec<_> = sizes.iter().map(|(bytes, _)| bytes.to_string()).collect();
+            let cases = super::distinct(sizes.clone(), case);
+            let list: Vec<_> = cases.iter().map(|case| case.whole().to_string()).collect();
             let arguments = [self.collective.name().to_owned(), format!("--bytes={}", list.join(","))];
             let found = fit::run(ranks, fabric.at_once(ranks), provider, &arguments)?;
             let mut out = io::stdout().lock();
@@ -105,8 +105,8 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
                 "{:>10}  {:<6} {:>7}  {:<18} {:>9} {:>9} {:>6}",
                 "size", "choice", "pairs", "algorithm", "measured", "predicted", "ratio"
             )?;
-            for &(bytes, case) in &sizes {
-                let both = both(&case, &found, bytes);
+            for case in &cases {
+                let both = both(case, &found);
                 let (right, order) = judge(&both);
                 cells.push(right);
                 rows(&mut out, words::size(case.whole()), right, &order, &both)?;
@@ -155,8 +155,8 @@ fn rows(
 }
 
 /// Name, measured and predicted time of every algorithm, by measured time.
-fn both(case: &Case, found: &Measurements, bytes: usize) -> Vec<(&'static str, f64, f64)> {
-    let with_price = found.of(bytes).filter_map(|(algorithm, measured)| {
+fn both(case: &Case, found: &Measurements) -> Vec<(&'static str, f64, f64)> {
+    let with_price = found.of(case.whole()).filter_map(|(algorithm, measured)| {
         let plan = algorithm.plan(case.collective)?;
         let priced = Priced::of(case, plan, case.choice(algorithm), Effort::EXACT);
         Some((algorithm.name, measured, priced.seconds()?))

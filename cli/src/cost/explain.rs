@@ -133,14 +133,12 @@ impl Explain {
             {
                 number += 1;
                 let (what, elements) = say(&step);
-                let line = match elements {
-                    Some(elements) => {
-                        let bytes = elements.saturating_mul(self.dtype.size());
-                        format!("{lane:>4} {number:>9}  {what:<76} {elements:>10} {bytes:>12}")
+                match elements.map(|elements| (elements, elements.saturating_mul(self.dtype.size()))) {
+                    Some((count, bytes)) => {
+                        writeln!(out, "{lane:>4} {number:>9}  {what:<76} {count:>10} {bytes:>12}")?;
                     }
-                    None => format!("{lane:>4} {number:>9}  {what}"),
-                };
-                writeln!(out, "{line}")?;
+                    None => writeln!(out, "{lane:>4} {number:>9}  {what}")?,
+                }
             }
             if number == most {
                 while left_out < COUNTED && schedule.next(lane).is_some() {

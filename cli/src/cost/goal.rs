@@ -18,13 +18,10 @@ use unisono_schedule::{Job, Step};
 use super::{Case, Priced};
 
 /// Writes the schedules of all ranks to a file.
-pub(super) fn save(file: &Path, case: &Case, priced: &Priced) -> Result<(), String> {
-    let saved = File::create(file).and_then(|file| {
-        let mut out = BufWriter::new(file);
-        write(&mut out, case, priced)?;
-        out.flush()
-    });
-    saved.map_err(|error| format!("--goal: {}: {error}", file.display()))
+pub(super) fn save(file: &Path, case: &Case, priced: &Priced) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(file)?);
+    write(&mut out, case, priced)?;
+    out.flush()
 }
 
 fn write(out: &mut impl Write, case: &Case, priced: &Priced) -> io::Result<()> {

@@ -124,15 +124,13 @@ fn raw(group: &ProcessGroup) -> Result<Raw> {
     const SMALL_PUTS: u32 = 500;
     // Short runs, so that other programs do not disturb the best one.
     const RUNS: u32 = 24;
-    let first = group.rank() == 0;
     let mut pair = put_pair::pair(group, LARGE)?.ok_or("raw puts need two ranks")?;
-    pair.ping_pong(8, 500, first)?;
-    let times = pair.ping_pong(8, 4000, first)?;
+    pair.ping_pong(8, 500)?;
+    let times = pair.ping_pong(8, 4000)?;
     let mut fastest = |bytes: usize, puts: u32, both: bool| -> Result<f64> {
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {
-            let ways = (both || first, both || !first);
-            let seconds = pair.stream((bytes, put_pair::WINDOW), u64::from(puts), ways.0, ways.1)?;
+            let seconds = pair.stream(bytes, put_pair::WINDOW, u64::from(puts), both)?;
             least = least.min(seconds / f64::from(puts));
         }
         Ok(least)
@@ -142,7 +140,7 @@ fn raw(group: &ProcessGroup) -> Result<Raw> {
     let bandwidth = large / fastest(LARGE, LARGE_PUTS, false)?;
     let both = large / fastest(LARGE, LARGE_PUTS, true)?;
     // The other side may still be waiting for the last acknowledgement to leave.
-    pair.ping_pong(8, 1, first)?;
+    pair.ping_pong(8, 1)?;
     group.barrier()?;
     let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum)?;
     let (a, b, mut into) = (vec![1_u8; LARGE], vec![2_u8; LARGE], vec![0_u8; LARGE]);

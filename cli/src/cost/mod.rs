@@ -37,10 +37,8 @@ fn parse_fabric(text: &str) -> std::result::Result<Fabric, String> {
 
 /// Parses a size of at least one byte.
 fn parse_chunk(text: &str) -> std::result::Result<usize, String> {
-    match unisono::config::parse_size(text)? {
-        0 => Err("a chunk has at least one byte".to_owned()),
-        bytes => Ok(bytes),
-    }
+    let bytes = unisono::config::parse_size(text)?;
+    (bytes > 0).then_some(bytes).ok_or_else(|| "a chunk has at least one byte".to_owned())
 }
 
 /// The collective and the hosts of a prediction.
@@ -205,12 +203,9 @@ impl Case {
 }
 
 /// The cases of these sizes, in ascending order, without those of as many elements as the one before.
-pub(crate) fn distinct(
-    sizes: impl IntoIterator<Item = usize>,
-    case: impl Fn(usize) -> Case,
-) -> Vec<(usize, Case)> {
-    let mut cases: Vec<_> = sizes.into_iter().map(|bytes| (bytes, case(bytes))).collect();
-    cases.dedup_by_key(|(_, case)| case.count);
+pub(crate) fn distinct(sizes: Vec<usize>, case: impl Fn(usize) -> Case) -> Vec<Case> {
+    let mut cases: Vec<_> = sizes.into_iter().map(case).collect();
+    cases.dedup_by_key(|case| case.count);
     cases
 }
 
@@ -295,8 +290,8 @@ mod tests {
     #[test]
     fn sizes_that_come_to_the_same_are_one() {
         let case = |bytes| Case::new(Collective::AllGather, 100, bytes, Dtype::F32);
-        let cases = distinct([8, 64, 512, 1000, 4096], case);
-        let all: Vec<_> = cases.iter().map(|(bytes, case)| (*bytes, case.count, case.whole())).collect();
-        assert_eq!(all, [(8, 1, 400), (1000, 2, 800), (4096, 10, 4000)]);
+        let cases = distinct(vec![8, 64, 512, 1000, 4096], case);
+        let all: Vec<_> = cases.iter().map(|case| (case.count, case.whole())).collect();
+        assert_eq!(all, [(1, 400), (2, 800), (10, 4000)]);
     }
 }

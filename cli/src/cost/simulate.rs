@@ -119,7 +119,6 @@ impl Simulate {
         };
         let (ranks, fabric) = self.about.hosts(&fabric)?;
         let of = |bytes| Case::new(self.about.collective, ranks, bytes, Dtype::F32).on(&fabric);
-        let case = of(self.about.bytes);
         if self.measure {
             fit::print(&fabric)?;
         }
@@ -130,7 +129,7 @@ impl Simulate {
             cells = self.cells(&super::distinct(sizes, of), effort);
             sizes::table(&mut out, &cells)?;
         } else {
-            cells = self.cells(&[(self.about.bytes, case)], effort);
+            cells = self.cells(&[of(self.about.bytes)], effort);
             self.one(&mut out, &cells[0])?;
             if self.plot.is_some() {
                 // Fewer sizes, because many ranks take long.
@@ -149,13 +148,17 @@ impl Simulate {
         table(out, case, priced)?;
         self.hint(out, case, priced)?;
         if let Some(folder) = &self.goal {
-            fs::create_dir_all(folder).map_err(|error| format!("--goal {}: {error}", folder.display()))?;
-            for it in priced {
-                goal::save(&folder.join(it.name()).with_extension("goal"), case, it)?;
-            }
+            let save = |it: &Priced| goal::save(&folder.join(it.name()).with_extension("goal"), case, it);
+            let saved = fs::create_dir_all(folder).and_then(|()| priced.iter().try_for_each(save));
+            saved.map_err(|error| format!("--goal {}: {error}", folder.display()))?;
         }
         if let Some(folder) = &self.draw {
-            let drawn = self.draw(folder, case, priced);
+            let draw = |it: &Priced| -> Result<()> {
+                let picture = schedule::picture(it.name(), it.plan, &case.job(it.plan, &it.choice))?;
+                Ok(fs::write(folder.join(format!("{}-{}.svg", case.collective.name(), it.name())), picture)?)
+            };
+            let drawn = fs::create_dir_all(folder).map_err(Into::into);
+            let drawn = drawn.and_then(|()| priced.iter().try_for_each(draw));
             drawn.map_err(|error| format!("--draw {}: {error}", folder.display()))?;
         }
         Ok(())
@@ -169,16 +172,6 @@ impl Simulate {
         let (least, most) = (self.min_bytes.unwrap_or(8), self.max_bytes.unwrap_or(64 << 20));
         bench::check_sizes(least, most)?;
         Ok(Some(bench::sweep(least, most, self.factor.unwrap_or(8))))
-    }
-
-    /// Draws what all ranks do by each algorithm.
-    fn draw(&self, folder: &Path, case: &Case, priced: &[Priced]) -> Result<()> {
-        fs::create_dir_all(folder)?;
-        for it in priced {
-            let picture = schedule::picture(it.name(), it.plan, &case.job(it.plan, &it.choice))?;
-            fs::write(folder.join(format!("{}-{}.svg", case.collective.name(), it.name())), picture)?;
-        }
-        Ok(())
     }
 
     /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
@@ -213,9 +206,9 @@ impl Simulate {
     }
 
     /// The prices of all algorithms in their order, for each case, on all cores.
-    fn cells(&self, cases: &[(usize, Case)], effort: Effort) -> Vec<(Case, Vec<Priced>)> {
-        let jobs: Vec<_> = cases.iter().flat_map(|(_, case)| self.choices(case)).collect();
-        let watch = Mutex::new(Watch::new(jobs.len(), cases[0].1.ranks));
+    fn cells(&self, cases: &[Case], effort: Effort) -> Vec<(Case, Vec<Priced>)> {
+        let jobs: Vec<_> = cases.iter().flat_map(|case| self.choices(case)).collect();
+        let watch = Mutex::new(Watch::new(jobs.len(), cases[0].ranks));
         let next = AtomicUsize::new(0);
         let (sender, receiver) = mpsc::channel();
         let work = || {
@@ -242,7 +235,7 @@ impl Simulate {
         let mut priced = priced.into_iter().map(|(_, priced)| priced);
         // Each case has the same algorithms.
         let each = jobs.len() / cases.len();
-        cases.iter().map(|(_, case)| (*case, priced.by_ref().take(each).collect())).collect()
+        cases.iter().map(|case| (*case, priced.by_ref().take(each).collect())).collect()
     }
 }
 

@@ -140,7 +140,7 @@ impl Tune {
                 let ways = measure::candidates(group, case)?;
                 let seconds = measure::seconds(group, case, &ways, &progress)?;
                 let ways = ways.iter().map(|way| way.choice).zip(seconds).collect();
-                let measured = measured(case, ways);
+                let measured = Measured { bytes: case.bytes(), given: case.given(), ways };
                 let default = name(&group.choice(case.collective, case.count, case.dtype)?);
                 progress.done(|| say(line(case, &measured, default)));
                 found.push(measured);
@@ -173,7 +173,8 @@ impl Tune {
             let choice = measure::usual(group, &case)?;
             let messages = Choice { shown: choice.shown.map(|_| 0), ..choice };
             // Of ways that take as long, the first counts.
-            Ok(measured(&case, vec![(choice, 0.0), (messages, 0.0)]))
+            let ways = vec![(choice, 0.0), (messages, 0.0)];
+            Ok(Measured { bytes: case.bytes(), given: case.given(), ways })
         };
         below.map(unmeasured).collect()
     }
@@ -184,14 +185,8 @@ impl Tune {
             Collective::Barrier => vec![0],
             _ => bench::sweep(self.min_bytes, self.max_bytes, self.factor),
         };
-        let cases = cost::distinct(sizes, |bytes| Case::new(collective, ranks, bytes, self.dtype));
-        cases.into_iter().map(|(_, case)| case).collect()
+        cost::distinct(sizes, |bytes| Case::new(collective, ranks, bytes, self.dtype))
     }
-}
-
-/// The measurements of a case.
-fn measured(case: &Case, ways: Vec<(Choice, f64)>) -> Measured {
-    Measured { bytes: case.bytes(), given: case.given(), ways }
 }
 
 /// The name of a choice in the report.
