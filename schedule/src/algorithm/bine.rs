@@ -105,10 +105,8 @@ impl Tree {
 fn blocks(job: &Job<'_>) -> Box<dyn Schedule> {
     if job.ranks.is_multiple_of(2) {
         halving::schedule(job, Butterfly::new(job))
-    } else if job.collective == Collective::AllGather {
-        const { Plan::of(rabenseifner::PLANS, Collective::AllGather) }.make(job)
     } else {
-        const { Plan::of(rabenseifner::PLANS, Collective::ReduceScatter) }.make(job)
+        Plan::of(rabenseifner::PLANS, job.collective).make(job)
     }
 }
 

@@ -319,13 +319,8 @@ impl Pattern for Pat {
         let (sent_on, longest) = (self.offsets[self.kept()], partition::longest(self.count, self.chunks));
         // Empty spans need scratch, too.
         let scratch = match (self.gathers, self.packs()) {
-            (true, packs) => {
-                if packs {
-                    sent_on.max(1)
-                } else {
-                    0
-                }
-            }
+            (true, false) => 0,
+            (true, true) => sent_on.max(1),
             _ if self.ranks == 2 => 0,
             (_, true) => self.offsets[self.ranks].max(1),
             _ if self.chunks == 1 => sent_on.max(1),

@@ -30,14 +30,11 @@ const fn plan(collective: Collective) -> Plan {
     let plan = Plan {
         uneven: collective.has_blocks(),
         depth: 2,
-        ..Plan::new(
-            collective,
-            |job| halving::schedule(job, Grid::new(job, pairs(job.collective))),
-            doublings,
-        )
+        ..Plan::new(collective, |job| halving::schedule(job, Grid::new(job, GridPairs::Far)), doublings)
     };
     match collective {
         Collective::AllReduce => Plan {
+            make: |job| halving::schedule(job, Grid::new(job, GridPairs::Near)),
             hops: |ranks| 2 * doublings(ranks),
             split: Split::Two,
             depth: 1,
@@ -46,12 +43,5 @@ const fn plan(collective: Collective) -> Plan {
             ..plan
         },
         _ => plan,
-    }
-}
-
-const fn pairs(collective: Collective) -> GridPairs {
-    match collective {
-        Collective::AllReduce => GridPairs::Near,
-        _ => GridPairs::Far,
     }
 }

@@ -4,6 +4,7 @@
 //! The syntax is that of NCCL's `NCCL_ALGO`: names are separated by commas, `^` means all except these, a collective and a colon
 //! precede a list for that collective only, and semicolons separate lists.
 
+use super::table::collective_of;
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
@@ -65,9 +66,8 @@ impl Selection {
                 }
                 continue;
             };
-            let index = Collective::ALL.iter().position(|collective| collective.name() == name);
-            let index = index.ok_or_else(|| unknown_collective(name))?;
-            let able = able(Collective::ALL[index]);
+            let collective = collective_of(name)?;
+            let (index, able) = (collective as usize, able(collective));
             if bits & able == 0 {
                 let able = names_of(able);
                 return Err(format!("{names:?} leaves no algorithm for {name}, which can be done by {able}"));
@@ -84,9 +84,7 @@ impl Selection {
     #[must_use]
     pub fn allows(&self, collective: Collective, algorithm: &Algorithm) -> bool {
         let place = ALGORITHMS.iter().position(|other| other.code == algorithm.code);
-        let index = Collective::ALL.iter().position(|&other| other == collective);
-        let bits = index.and_then(|index| self.allowed.get(index)).copied().unwrap_or_default();
-        place.is_some_and(|place| bits >> place & 1 == 1)
+        place.is_some_and(|place| self.allowed[collective as usize] >> place & 1 == 1)
     }
 }
 
@@ -124,11 +122,6 @@ fn list_of<'a>(algorithms: impl Iterator<Item = &'a Algorithm>) -> String {
 /// An error, because a second list would silently replace the first.
 fn twice(what: &str) -> String {
     format!("there are two lists for {what}; wanted one, of names after commas such as \"^ring,tree\"")
-}
-
-fn unknown_collective(name: &str) -> String {
-    let names = Collective::ALL.map(Collective::name).join(", ");
-    format!("there is no collective {name:?}; there are {names}")
 }
 
 #[cfg(test)]

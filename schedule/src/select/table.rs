@@ -290,7 +290,11 @@ fn unknown(what: &str, name: &str, there: &[&str]) -> String {
     format!("there is no {what} {name:?}; there are {}", there.join(", "))
 }
 
-fn collective_of(name: &str) -> Result<Collective, String> {
+/// The collective of this name.
+///
+/// # Errors
+/// A sentence that names all collectives.
+pub(super) fn collective_of(name: &str) -> Result<Collective, String> {
     Collective::parse(name).ok_or_else(|| unknown("collective", name, &Collective::ALL.map(Collective::name)))
 }
 
