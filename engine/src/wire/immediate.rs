@@ -30,21 +30,21 @@ pub(crate) enum Immediate {
     ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
 }
 
-/// The kind of a control message: the part of a [`MailboxEntry`] that it writes.
+/// The kind of a control message: the part of a [`MailboxEntry`](super::MailboxEntry) that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlKind {
-    /// A [`Window`].
+    /// A [`Window`](super::Window).
     Window(WindowClass),
     /// A mismatch probe: the operation of a message that waits for a window or a clear to send.
     MismatchProbe(WindowClass),
-    /// A [`Handshake`].
+    /// A [`Handshake`](super::Handshake).
     Handshake,
-    /// A [`ClearToSend`].
+    /// A [`ClearToSend`](super::ClearToSend).
     ClearToSend,
     /// The number of operations that the rank has begun. It leaves the communicator and sends nothing more, except for the last
     /// barrier of the world.
     End,
-    /// A request to [`Close`] a window.
+    /// A request to [`Close`](super::Close) a window.
     Close(WindowClass),
     /// The answer to that: 1 if the window is closed, 0 if it stays open.
     Answer(WindowClass),
