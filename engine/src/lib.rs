@@ -12,7 +12,6 @@ mod call;
 mod collective;
 mod comm;
 mod completion;
-mod contact;
 mod endpoint;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -52,8 +51,7 @@ pub use self::{
         Completion, CompletionAction, CompletionResult, Done, Next, Outcome, Receipts, ReceivedMessage,
         ReturnedMemory, WorkRequest,
     },
-    contact::{Contact, Contacts},
-    endpoint::Traced,
+    endpoint::{Contact, Contacts, Traced},
     memory::{
         Aside, Borrowed, Bytes, Fresh, Operand, Overlap, Pieces, Registry, SpanError, Stretch, borrow_raw,
     },

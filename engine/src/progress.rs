@@ -13,8 +13,7 @@ use crate::{
     collective::{LaneProgress, OperationRun, Pass},
     comm::{Comm, Core, Handshakes, Leaving, Net, QueuedCollective, ShutdownState},
     completion::{Completion, Done, WorkRequest},
-    contact::{Contact, Contacts},
-    endpoint::Port,
+    endpoint::{Contact, Contacts, Port},
     messages::{LONG, MessageWait, Messages},
     request::RequestKind,
     settings::Settings,
@@ -30,8 +29,7 @@ pub type CommIds = [u64; MAX_COMMS / 64];
 /// The communicator of all ranks.
 pub const WORLD: CommId = 0;
 
-/// The engine checks stalled operations, deadlines and the failure latch after this many rounds in a row that moved something, and
-/// after this many that moved nothing.
+/// The engine checks stalled operations after this many rounds, and then also deadlines and the failure latch if the round moved something.
 pub(super) const OFTEN: u32 = 1024;
 
 /// Says whether [`DrivenEngine::progress`] is to return. It is called before every round, with true if the latest round moved anything
@@ -52,7 +50,7 @@ pub struct Engine {
     pub(super) net: Net,
     /// The collectives that have begun: at most one of each communicator.
     pub(super) running: Vec<RunningOperation>,
-    /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
+    /// The collective that its caller [runs directly](DrivenEngine::call), until it moves to `running`.
     pub(super) alone: Option<(CommId, OperationRun)>,
     /// The communicators whose sends and receives are to be advanced.
     pub(super) messaging: Vec<CommId>,
@@ -63,8 +61,8 @@ pub struct Engine {
     pub(super) lanes: Vec<Vec<LaneProgress>>,
     /// True if the latest round moved nothing.
     pub(super) idle: bool,
-    /// The number of rounds that moved something; it wraps.
-    pub(super) fruitful: u32,
+    /// The number of rounds; it wraps.
+    pub(super) rounds: u32,
     /// True if ranks join or leave. Then every round also sends handshakes and all control messages, no operation has a deadline,
     /// and no other thread may drive.
     pub(super) joins_or_leaves: bool,
@@ -99,7 +97,7 @@ impl Engine {
             lanes: Vec::new(),
             wait: Wait::new(Patience::default()),
             idle: false,
-            fruitful: 0,
+            rounds: 0,
             joins_or_leaves: false,
             handshakes: Handshakes::default(),
         })
@@ -296,7 +294,7 @@ impl DrivenEngine<'_> {
         let Self { supervisor, .. } = *self;
         let exclusive = self.engine.joins_or_leaves;
         let wanted = || !exclusive && supervisor.wanted();
-        let (mut moved, mut fruitless) = (true, 0_u32);
+        let mut moved = true;
         loop {
             while let Some((comm_id, request)) = supervisor.asked() {
                 self.serve(comm_id, request)?;
@@ -308,20 +306,16 @@ impl DrivenEngine<'_> {
             let engine = &mut *self.engine;
             if moved {
                 engine.wait.reset();
-                fruitless = 0;
-                // An operation may stall while others move.
-                engine.fruitful = engine.fruitful.wrapping_add(1);
-                if !engine.fruitful.is_multiple_of(OFTEN) {
-                    continue;
-                }
+            }
+            // An operation may stall while others move, and an engine with long patience polls and never sleeps.
+            engine.rounds = engine.rounds.wrapping_add(1);
+            if engine.rounds.is_multiple_of(OFTEN) {
                 engine.check_stalled()?;
-            } else {
-                // An engine with long patience polls and never sleeps, so it must check here.
-                fruitless = fruitless.wrapping_add(1);
-                if fruitless.is_multiple_of(OFTEN) {
-                    engine.check_stalled()?;
+                if !moved {
                     engine.report_stall(supervisor);
                 }
+            } else if moved {
+                continue;
             }
             if wanted() {
                 return Ok(());

@@ -29,10 +29,8 @@ pub(crate) struct Agreement {
     read: Read,
     /// The place of this rank's memory.
     own: Offer,
-    /// True if others read memory of this rank.
-    is_read: bool,
-    /// The ranks that this one reads from, and where their operands lie.
-    others: SmallVec<[Other; 8]>,
+    /// What the ranks read, as far as it is known.
+    reads: OperandReads,
     /// The round in which the places are published.
     round: u64,
     /// The number of elements of this rank that are copied to its slot, or of other ranks that are done.
@@ -114,8 +112,9 @@ impl Agreement {
         let offer = Offer::default();
         let others =
             others.map(|rank| Other { rank, offer, input: None, output: None, shown: Shown::NOTHING });
-        let (stage, others) = (Stage::Opening, others.collect());
-        Box::new(Self { stage, read, own, is_read, others, round: 0, done: 0, votes: false, copied: None })
+        let copies = own.kind == Offer::STAGED && is_read;
+        let (stage, reads) = (Stage::Opening, OperandReads { copies, is_read, others: others.collect() });
+        Box::new(Self { stage, read, own, reads, round: 0, done: 0, votes: false, copied: None })
     }
 
     /// Advances the agreement as far as possible now, by at most a slice.
@@ -142,7 +141,8 @@ impl Agreement {
             Stage::Opening => comm.shared.undecided(comm.identity.me).collect(),
             Stage::Entering => comm.shared.behind().collect(),
             Stage::Meeting => {
-                let left = self.others.get(self.done..).unwrap_or_default().iter().map(|other| other.rank);
+                let left =
+                    self.reads.others.get(self.done..).unwrap_or_default().iter().map(|other| other.rank);
                 left.filter(|&rank| !comm.shared.has_published(rank, self.round)).collect()
             }
             Stage::Voting => comm.shared.late(layout::vote(self.round), self.round << 1).collect(),
@@ -167,11 +167,6 @@ impl Agreement {
             }
             Read::Scratch => comm.workspace.scratch.iter().cloned().collect(),
         }
-    }
-
-    /// True if this rank copies elements to its slot.
-    fn copies(&self) -> bool {
-        self.own.kind == Offer::STAGED && self.is_read
     }
 
     /// Does the present stage, and continues with the next one unless it returns something.
@@ -200,10 +195,10 @@ impl Agreement {
                 }
                 core.publish_shared(&operation.info(0))?;
                 // The others find that out without an answer.
-                if self.own.kind == Offer::PLAIN && self.is_read {
+                if self.own.kind == Offer::PLAIN && self.reads.is_read {
                     return Ok(Some(Agreed::Messages));
                 }
-                self.votes = self.own.kind == Offer::NEW && self.is_read;
+                self.votes = self.own.kind == Offer::NEW && self.reads.is_read;
                 self.stage = Stage::Meeting;
             }
             Stage::Meeting => match self.meet(core, operation)? {
@@ -231,10 +226,10 @@ impl Agreement {
                 if core.comm.shared.late(at, refusal).next().is_some() {
                     return Ok(Some(Agreed::Not { moved: false }));
                 }
-                if core.comm.shared.has_told(at, refusal) {
+                if core.comm.shared.words(at).any(|(_, word)| word == Some(refusal)) {
                     return Ok(Some(Agreed::Messages));
                 }
-                if self.own.kind == Offer::NEW && self.is_read {
+                if self.own.kind == Offer::NEW && self.reads.is_read {
                     for region in self.regions(core.comm, operation) {
                         core.comm.shared.set_mapped_by_all(&region);
                     }
@@ -247,13 +242,10 @@ impl Agreement {
 
     /// Reads where the operands of the others lie. `None` if all have published that, and messages are not faster.
     fn meet(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Option<Agreed>> {
-        while let Some(other) = self.others.get_mut(self.done) {
-            if !core.comm.shared.has_published(other.rank, self.round) {
-                return Ok(Some(Agreed::Not { moved: false }));
-            }
-            let Some(view) = core.comm.shared.view(other.rank) else {
-                return Ok(Some(Agreed::Not { moved: false }));
-            };
+        while let Some(other) = self.reads.others.get_mut(self.done) {
+            let shared = &core.comm.shared;
+            let view = shared.view(other.rank).filter(|_| shared.has_published(other.rank, self.round));
+            let Some(view) = view else { return Ok(Some(Agreed::Not { moved: false })) };
             let front: Front = access::load(view, layout::slot(self.round))?;
             let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
             core.comm.agree(operation, other.rank, &front.operation)?;
@@ -273,14 +265,14 @@ impl Agreement {
         if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
             self.own.kind = Offer::KNOWN;
         }
-        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.ranks;
+        let all = matches!(self.read, Read::Scratch) || self.reads.others.len() + 1 == operation.ranks;
         let unchecked = (!all).then_some((operation.number, operation.plan.signature));
         self.round = core.enter_shared(unchecked)?;
         if let Some(own) = core.comm.shared.own.as_ref() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }
         if let Read::Operands(plan) = &self.read
-            && self.copies()
+            && self.reads.copies
         {
             let mut schedule = schedule(plan, operation, true);
             let shown = first(core, &mut *schedule)?;
@@ -292,7 +284,7 @@ impl Agreement {
     /// Maps the operands of the others. `None` if one is not there yet, false if one cannot be mapped.
     fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>> {
         let mut mapped = true;
-        for other in &mut self.others {
+        for other in &mut self.reads.others {
             let (peer, _) = core.port.peer(core.comm.identity.world(other.rank))?;
             let operands = [
                 (other.offer.input, &mut other.input, operation.input.len()),
@@ -320,25 +312,22 @@ impl Agreement {
 
     /// The schedule that all have agreed on.
     fn agreed(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Agreed> {
-        let copies = self.copies();
-        let others = std::mem::take(&mut self.others);
+        let reads = std::mem::take(&mut self.reads);
         let plan = match &self.read {
             Read::Slots => return Ok(Agreed::Copied),
             Read::Operands(plan) => plan,
-            Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(others))),
+            Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(reads))),
         };
         let schedule = match self.copied.take() {
             Some((schedule, _)) => schedule,
             None => {
-                let mut schedule = schedule(plan, operation, others.iter().any(Other::copies));
+                let mut schedule = schedule(plan, operation, reads.others.iter().any(Other::copies));
                 first(core, &mut *schedule)?;
                 schedule
             }
         };
         // The calls of those that this rank reads from have been compared.
-        let compared = others.len();
-        let rounds = ShowRounds::in_place(OperandReads { copies, is_read: self.is_read, others }, compared);
-        Ok(Agreed::InPlace(CallSchedule::Made(schedule), rounds))
+        Ok(Agreed::InPlace(CallSchedule::Made(schedule), ShowRounds::in_place(reads)))
     }
 }
 

@@ -34,6 +34,7 @@ pub(crate) struct ShowRounds {
 }
 
 /// How ranks read the operands of an operation.
+#[derive(Default)]
 pub(crate) struct OperandReads {
     /// True if this rank copies the elements that it shows to its slot; otherwise others read its operands where they lie.
     pub copies: bool,
@@ -69,14 +70,13 @@ impl OperandReads {
 }
 
 impl ShowRounds {
-    /// The rounds of an operation whose operands are read in place. The calls of `compared` ranks have been compared.
-    pub(super) fn in_place(in_place: OperandReads, compared: usize) -> Self {
-        Self { compared, in_place: Some(Box::new(in_place)), ..Self::default() }
+    /// The rounds of an operation whose operands are read in place. The calls of those ranks that this one reads have been compared.
+    pub(super) fn in_place(in_place: OperandReads) -> Self {
+        Self { compared: in_place.others.len(), in_place: Some(Box::new(in_place)), ..Self::default() }
     }
 
     /// The rounds of an operation whose messages go between hosts. The calls of all ranks of this host have been compared.
-    pub(super) fn inside(others: SmallVec<[Other; 8]>) -> Self {
-        let in_place = OperandReads { copies: false, is_read: true, others };
+    pub(super) fn inside(in_place: OperandReads) -> Self {
         Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
     }
 

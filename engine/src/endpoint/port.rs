@@ -7,9 +7,8 @@ use unisono_core::{error::Failure, position::Traffic};
 use unisono_schedule::{Rank, Step};
 use unisono_transport::{Error, Event, Limits, Peer, Region, Transport};
 
-use super::{posts::Posts, routes::Routes};
+use super::{Contacts, posts::Posts, routes::Routes};
 use crate::{
-    contact::Contacts,
     settings::Settings,
     stop::{Broken, Result, Stop},
     wire::{CommId, Immediate, WindowClass},

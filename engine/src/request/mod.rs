@@ -1,14 +1,12 @@
 //! Requests to the engine: collectives and messages.
 
-mod message;
 mod operation;
 
-use unisono_core::dtype::Alias;
+use unisono_core::dtype::{Alias, Dtype};
+use unisono_schedule::Rank;
 
-pub use self::{
-    message::{Inbound, Outbound, Place},
-    operation::{CallPlan, Operation, OutputAccess, Pairs, ShownPlan},
-};
+pub use self::operation::{CallPlan, Operation, OutputAccess, Pairs, ShownPlan};
+use crate::{call::MessageKind, memory::Stretch};
 
 /// A request to the engine.
 pub enum RequestKind {
@@ -42,4 +40,38 @@ impl RequestKind {
         }
         self
     }
+}
+
+/// A send.
+pub struct Outbound {
+    /// The receiver.
+    pub to: Rank,
+    /// Tags of the caller have 32 bits, except those of a group that is being made.
+    pub tag: u64,
+    /// What it carries.
+    pub kind: MessageKind,
+    /// Its elements.
+    pub source: Stretch,
+}
+
+/// A receive.
+pub struct Inbound {
+    /// The sender; `None` for any rank.
+    pub from: Option<Rank>,
+    /// The tag of the message.
+    pub tag: u64,
+    /// What the message must carry. For [`Place::Fresh`], the most elements that it may have.
+    pub kind: MessageKind,
+    /// Where it goes.
+    pub place: Place,
+}
+
+/// The memory for a message.
+pub enum Place {
+    /// Memory of the caller, which the message must fill.
+    There(Stretch),
+    /// New memory, for a message of any length up to that of its receive.
+    Fresh,
+    /// New memory for elements of this type, whose bytes the message must fill.
+    New(Dtype),
 }

@@ -47,11 +47,10 @@ pub(super) const ENGINE: Rooms = &[
     ("access", &["wire"]),
     ("settings", &["wire"]),
     ("stop", &["call"]),
-    ("contact", &[]),
     ("request", &["call", "memory", "stop", "wire"]),
     ("completion", &["memory", "request", "stop"]),
     ("supervisor", &["call", "completion", "request", "wire"]),
-    ("endpoint", &["contact", "settings", "stop", "wire"]),
+    ("endpoint", &["settings", "stop", "wire"]),
     // The messages from point to point that a communicator holds.
     ("messages", &["call", "completion", "memory", "request", "settings", "wire"]),
     (
@@ -94,7 +93,6 @@ pub(super) const ENGINE: Rooms = &[
             "collective",
             "comm",
             "completion",
-            "contact",
             "endpoint",
             "messages",
             "request",

@@ -101,18 +101,13 @@ impl SharedSlots {
     }
 
     /// The value that each other rank has last published in a word of its slots.
-    fn words(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
+    pub(crate) fn words(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
         self.others().map(move |(rank, view)| (rank, access::published(view, at).ok()))
     }
 
     /// The ranks that have not yet published `least` or more in a word of their slots.
     pub(crate) fn late(&self, at: usize, least: u64) -> impl Iterator<Item = Rank> {
         self.words(at).filter_map(move |(rank, word)| word.is_none_or(|word| word < least).then_some(rank))
-    }
-
-    /// True if another rank has last published this value in a word of its slots.
-    pub(crate) fn has_told(&self, at: usize, word: u64) -> bool {
-        self.words(at).any(|(_, last)| last == Some(word))
     }
 
     /// True if all others have mapped this region of this rank's before.
