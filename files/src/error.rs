@@ -131,7 +131,12 @@ impl Problem {
         Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
     }
 
-    /// The same for a write, where a full disk is a separate case.
+    /// This process's own refusal of an operation.
+    pub(crate) fn refused(doing: &str, reason: &str) -> Self {
+        Self::Io { doing: doing.to_owned(), reason: reason.to_owned(), code: None }
+    }
+
+    /// As [`Self::io`] for a write, where a full disk is a separate case.
     pub(crate) fn writing(doing: &str, wanted: u64, error: &io::Error) -> Self {
         let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].map(Errno::raw_os_error);
         match error.raw_os_error() {

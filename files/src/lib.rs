@@ -41,10 +41,8 @@ mod plan;
 
 use std::{hash::BuildHasher as _, path::Path};
 
-use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, Source, schedule::Rank};
 
-use self::handover::Handover;
 pub use self::{
     error::{Error, Problem, Result},
     options::{Delivered, Options, PIECE, Progress},
@@ -69,7 +67,7 @@ pub fn broadcast(
     root: Rank,
     options: Options<'_>,
 ) -> Result<Delivered> {
-    Handover::new(group, file, Some(directory), root).run(options)
+    handover::run(group, file, Some(directory), root, options)
 }
 
 /// Sends a file to another rank, which receives it by [`recv`] with the same tag. Returns when the file is on that rank's disk.
@@ -103,10 +101,12 @@ pub fn send(
     options: Options<'_>,
 ) -> Result<Delivered> {
     other(group, "send", to)?;
-    let invitation = Invitation { number: std::hash::RandomState::new().hash_one(tag) };
-    group.send_object(&invitation, (to, tag))?;
-    let pair = group.create_group(&[group.rank(), to], invitation.number)?;
-    Handover::new(&pair, file, None, 0).run(options)
+    // The tag by which the two make their group. It is random: other threads of both may send files to each other meanwhile.
+    let number: u64 = std::hash::RandomState::new().hash_one(tag);
+    // The receiver may accept a file from any rank, and learns from this message who sends one.
+    group.send_object(&number, (to, tag))?;
+    let pair = group.create_group(&[group.rank(), to], number)?;
+    handover::run(&pair, file, None, 0, options)
 }
 
 /// Receives a file into a directory, which is created if it does not exist. Returns the file and its sender. The file has the
@@ -125,17 +125,10 @@ pub fn recv(
     if let Source::Rank(rank) = from {
         other(group, "recv", rank)?;
     }
-    let (invitation, from) = group.recv_object::<Invitation>((from, tag))?;
-    let pair = group.create_group(&[from, group.rank()], invitation.number)?;
-    let delivered = Handover::new(&pair, Path::new(""), Some(directory), 0).run(options)?;
+    let (number, from) = group.recv_object::<u64>((from, tag))?;
+    let pair = group.create_group(&[from, group.rank()], number)?;
+    let delivered = handover::run(&pair, Path::new(""), Some(directory), 0, options)?;
     Ok((delivered, from))
-}
-
-/// The first message of a rank that sends a file, so that another rank may receive it from any.
-#[derive(Serialize, Deserialize)]
-struct Invitation {
-    /// The tag by which the two make their group. It is random: other threads of both may send files to each other meanwhile.
-    number: u64,
 }
 
 /// Checks that the other rank of a transfer is not this one.

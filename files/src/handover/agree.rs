@@ -1,7 +1,7 @@
 //! Exchanges messages besides the file: its description, the ranks' problems, and signs of life during long work.
 
 use std::{
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -58,14 +58,10 @@ impl TransferRanks<'_> {
         let trouble = mine.as_ref().err();
         let said = trouble.map(postcard::to_allocvec).transpose().map_err(|error| self.broken(&error))?;
         let (all, lengths) = self.group.all_gather_v(&said.unwrap_or_default())?;
-        let mut rest = &*all;
-        for (rank, len) in lengths.into_iter().enumerate() {
-            let (said, after) = rest.split_at(len.min(rest.len()));
-            rest = after;
-            if !said.is_empty() {
-                let trouble = postcard::from_bytes(said).map_err(|error| self.broken(&error))?;
-                return Err(self.error(rank, trouble));
-            }
+        if let Some(rank) = lengths.iter().position(|&len| len > 0) {
+            // Its words come first.
+            let trouble = postcard::from_bytes(&all).map_err(|error| self.broken(&error))?;
+            return Err(self.error(rank, trouble));
         }
         mine.map_err(|trouble| self.error(self.group.rank(), trouble))
     }
@@ -105,9 +101,14 @@ impl TransferRanks<'_> {
         self.group.abort(&format!("the description of the file of rank {root} is invalid: {what}")).into()
     }
 
-    /// Aborts the group, because a thread that the others depend on is missing.
-    pub(super) fn lost(&self, why: &dyn fmt::Display) -> Error {
-        self.group.abort(&format!("copying a file: {why}")).into()
+    /// Aborts the group, because a thread that the others depend on cannot be started.
+    pub(super) fn no_thread(&self, error: &io::Error) -> Error {
+        self.group.abort(&format!("copying a file: no thread: {error}")).into()
+    }
+
+    /// Aborts the group, because a thread that the others depend on has panicked.
+    pub(super) fn panicked(&self) -> Error {
+        self.group.abort("copying a file: a thread that reads or writes has panicked").into()
     }
 
     /// Does work that may take longer than the timeout, on another thread. All ranks call it, and it returns when all have done
@@ -120,24 +121,23 @@ impl TransferRanks<'_> {
             let stop = &stop;
             let work = move || drop(tell.send(work(stop)));
             let spawned = thread::Builder::new().spawn_scoped(scope, work);
-            spawned.map_err(|error| self.lost(&format!("no thread: {error}")))?;
+            spawned.map_err(|error| self.no_thread(&error))?;
             let mut found = None;
             loop {
                 if found.is_none() {
                     found = match done.recv_timeout(every) {
                         Ok(found) => Some(found),
                         Err(RecvTimeoutError::Timeout) => None,
-                        Err(RecvTimeoutError::Disconnected) => {
-                            return Err(self.lost(&"a thread that reads or writes has panicked"));
-                        }
+                        Err(RecvTimeoutError::Disconnected) => return Err(self.panicked()),
                     };
                 }
                 let mut busy = [u8::from(found.is_none())];
                 let agreed = self.group.all_reduce(&mut busy, ReduceOp::Max);
                 agreed.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-                match found {
-                    Some(found) if busy == [0] => return Ok(found),
-                    waiting => found = waiting,
+                if busy == [0]
+                    && let Some(found) = found
+                {
+                    return Ok(found);
                 }
             }
         })

@@ -1,9 +1,8 @@
 //! Sends the pieces: while one piece is sent, the root reads the next, and receivers write the one before.
 
 use std::{
-    path::Path,
     sync::{
-        Mutex, PoisonError,
+        OnceLock,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -12,12 +11,15 @@ use std::{
 
 use unisono::{Buffer, ProcessGroup, ReduceOp};
 
-use super::agree::{RankOutcome, TransferRanks, Trouble};
+use super::{
+    Handover,
+    agree::{RankOutcome, Trouble},
+};
 use crate::{
-    error::{Error, Problem, Result},
+    error::Result,
     local::{SentFile, Target},
     options::Progress,
-    plan::{FilePlan, PieceSet},
+    plan::PieceSet,
 };
 
 /// The number of pieces that a rank has in memory: one that is read, one that is sent or received, one that is written, and one
@@ -43,20 +45,15 @@ const TROUBLE: u64 = 2;
 
 /// The transfer of pieces on one rank.
 pub(super) struct PieceStream<'t> {
-    pub ranks: TransferRanks<'t>,
+    pub handover: &'t Handover<'t>,
     /// The group of the ranks that send or receive, if this rank is one of them.
     pub members: Option<&'t ProcessGroup>,
-    pub plan: &'t FilePlan,
     /// The pieces that all ranks have.
     pub all: &'t PieceSet,
     /// The pieces that this rank has or does not want.
     pub own: &'t PieceSet,
-    /// At the root, the source and the path of the file.
-    pub source: Option<&'t SentFile>,
-    pub file: &'t Path,
-    /// If this rank writes, the partial file; and the path of the file on this rank.
+    /// If this rank writes, the partial file.
     pub target: Option<&'t Target>,
-    pub path: &'t Path,
 }
 
 /// A piece in memory.
@@ -67,21 +64,6 @@ struct Loaded {
     sum: Option<u128>,
 }
 
-/// The first trouble on this rank.
-#[derive(Default)]
-struct First(Mutex<Option<Trouble>>);
-
-impl First {
-    fn keep(&self, file: &Path, problem: Problem) {
-        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| Trouble::new(file, problem));
-    }
-
-    fn is_some(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-}
-
 impl PieceStream<'_> {
     /// Sends and receives the pieces that some rank lacks, through these buffers. Returns this rank's trouble, if it has any.
     pub(super) fn run(
@@ -89,11 +71,13 @@ impl PieceStream<'_> {
         buffers: Vec<Buffer<u8>>,
         progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<RankOutcome<()>> {
+        let ranks = self.handover.ranks;
         let Some(members) = self.members else {
             while self.status(ON)? == ON {}
             return Ok(Ok(()));
         };
-        let first = First::default();
+        // The first trouble on this rank.
+        let first = OnceLock::new();
         let moved = thread::scope(|scope| {
             let (give, empty) = mpsc::channel();
             for buffer in buffers {
@@ -105,18 +89,17 @@ impl PieceStream<'_> {
             let spawn = || {
                 let (back, first) = (give.clone(), &first);
                 thread::Builder::new().spawn_scoped(scope, move || self.write(&handed, &back, first))?;
-                let Some(source) = self.source else { return Ok(Some(empty)) };
+                let Some(source) = &self.handover.source else { return Ok(Some(empty)) };
                 thread::Builder::new()
                     .spawn_scoped(scope, move || self.read(source, &empty, &fill, first))?;
                 Ok(None)
             };
-            let empty =
-                spawn().map_err(|error: std::io::Error| self.ranks.lost(&format!("no thread: {error}")))?;
+            let empty = spawn().map_err(|error| ranks.no_thread(&error))?;
             drop(give);
             self.transfer(members, empty.as_ref(), &filled, &hand, &first, progress)
         });
         moved?;
-        Ok(first.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err))
+        Ok(first.into_inner().map_or(Ok(()), Err))
     }
 
     /// Sends, or receives, piece after piece.
@@ -126,13 +109,13 @@ impl PieceStream<'_> {
         empty: Option<&Receiver<Buffer<u8>>>,
         filled: &Receiver<Loaded>,
         hand: &Sender<Loaded>,
-        first: &First,
+        first: &OnceLock<Trouble>,
         progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<()> {
-        let whole = self.ranks.group;
-        let root = members.members().local(whole.members()[self.ranks.root]).unwrap_or_default();
-        let patience = whole.config().timeout / PATIENCE;
-        let mut left: u64 = self.all.missing().map(|piece| self.plan.range(piece).1 as u64).sum();
+        let Handover { ranks, plan, source, .. } = self.handover;
+        let root = members.members().local(ranks.group.members()[ranks.root]).unwrap_or_default();
+        let patience = ranks.group.config().timeout / PATIENCE;
+        let mut left: u64 = self.all.missing().map(|piece| plan.range(piece).1 as u64).sum();
         let (mut count, mut begun) = (0, Instant::now());
         for piece in self.all.missing() {
             let loaded = match empty {
@@ -140,11 +123,11 @@ impl PieceStream<'_> {
                 Some(empty) => empty.recv().map(|buffer| Loaded { piece, buffer, sum: None }),
             };
             // The channel is closed only if the thread at its other end has panicked.
-            let Ok(mut loaded) = loaded else { return Err(self.lost()) };
-            let len = self.plan.range(piece).1;
+            let Ok(mut loaded) = loaded else { return Err(ranks.panicked()) };
+            let len = plan.range(piece).1;
             left -= len as u64;
             count += 1;
-            if self.source.is_some() {
+            if source.is_some() {
                 let ends = left == 0 || count == ROUND || begun.elapsed() > patience;
                 seal(&mut loaded, len, ends);
             }
@@ -153,13 +136,13 @@ impl PieceStream<'_> {
             let ends;
             (loaded.sum, ends) = unseal(&loaded, len);
             // It fails only if the writing thread has panicked, and then this thread panics at the end of the scope.
-            hand.send(loaded).map_err(|_| self.lost())?;
+            hand.send(loaded).map_err(|_| ranks.panicked())?;
             if let Some(tell) = progress {
-                tell(Progress { done: self.plan.len - left, whole: self.plan.len });
+                tell(Progress { done: plan.len - left, whole: plan.len });
             }
             if ends {
                 let over = if left == 0 { OVER } else { ON };
-                if self.status(if first.is_some() { TROUBLE } else { over })? != ON {
+                if self.status(first.get().map_or(over, |_| TROUBLE))? != ON {
                     break;
                 }
                 (count, begun) = (0, Instant::now());
@@ -171,22 +154,24 @@ impl PieceStream<'_> {
     /// Tells all ranks whether this one can continue; returns the highest value of all ranks.
     fn status(&self, mine: u64) -> Result<u64> {
         let mut all = [mine];
-        self.ranks.group.all_reduce(&mut all, ReduceOp::Max)?;
+        self.handover.ranks.group.all_reduce(&mut all, ReduceOp::Max)?;
         Ok(all[0])
     }
 
-    fn lost(&self) -> Error {
-        self.ranks.lost(&"a thread that reads or writes has panicked")
-    }
-
     /// Reads pieces ahead of the one that is sent.
-    fn read(&self, source: &SentFile, empty: &Receiver<Buffer<u8>>, fill: &Sender<Loaded>, first: &First) {
+    fn read(
+        &self,
+        source: &SentFile,
+        empty: &Receiver<Buffer<u8>>,
+        fill: &Sender<Loaded>,
+        first: &OnceLock<Trouble>,
+    ) {
         for piece in self.all.missing() {
             let Ok(mut buffer) = empty.recv() else { return };
-            let (start, len) = self.plan.range(piece);
+            let (start, len) = self.handover.plan.range(piece);
             let bytes = buffer.get_mut(..len).unwrap_or_default();
             let sum = source.read_summed(start, bytes);
-            let sum = sum.map_err(|problem| first.keep(self.file, problem)).ok();
+            let sum = sum.map_err(|problem| first.set(Trouble::new(self.handover.file, problem))).ok();
             if fill.send(Loaded { piece, buffer, sum }).is_err() {
                 return;
             }
@@ -194,17 +179,18 @@ impl PieceStream<'_> {
     }
 
     /// Checks and writes pieces behind the one that is received.
-    fn write(&self, handed: &Receiver<Loaded>, back: &Sender<Buffer<u8>>, first: &First) {
+    fn write(&self, handed: &Receiver<Loaded>, back: &Sender<Buffer<u8>>, first: &OnceLock<Trouble>) {
+        let Handover { plan, source, path, .. } = self.handover;
         for Loaded { piece, buffer, sum } in handed {
-            let wanted = sum.filter(|_| !self.own.has(piece) && !first.is_some());
+            let wanted = sum.filter(|_| !self.own.has(piece) && first.get().is_none());
             if let (Some(wanted), Some(target)) = (wanted, self.target) {
-                let bytes = buffer.get(..self.plan.range(piece).1).unwrap_or_default();
-                let written = match self.source {
+                let bytes = buffer.get(..plan.range(piece).1).unwrap_or_default();
+                let written = match source {
                     // The root has just made the checksum.
                     Some(_) => target.write(piece, bytes, wanted),
                     None => target.receive(piece, bytes, wanted),
                 };
-                written.unwrap_or_else(|problem| first.keep(self.path, problem));
+                written.unwrap_or_else(|problem| drop(first.set(Trouble::new(path, problem))));
             }
             // At the end this fails, because no buffer is needed any more.
             drop(back.send(buffer));
@@ -239,9 +225,9 @@ impl PieceStream<'_> {
         pieces: impl Iterator<Item = (u64, &'p [u8])>,
         arrive: impl Fn(u64, u128) -> u128,
     ) -> Option<Trouble> {
-        let (first, (hand, handed), (back, _empty)) = (First::default(), mpsc::channel(), mpsc::channel());
+        let (first, (hand, handed), (back, _empty)) = (OnceLock::new(), mpsc::channel(), mpsc::channel());
         for (piece, bytes) in pieces {
-            let mut buffer = self.ranks.group.buffer(bytes.len() + TRAILER).unwrap();
+            let mut buffer = self.handover.ranks.group.buffer(bytes.len() + TRAILER).unwrap();
             buffer[..bytes.len()].copy_from_slice(bytes);
             let sum = Some(arrive(piece, crate::checksum::digest(bytes)));
             let mut loaded = Loaded { piece, buffer, sum };
@@ -251,6 +237,6 @@ impl PieceStream<'_> {
         }
         drop(hand);
         self.write(&handed, &back, &first);
-        first.0.into_inner().unwrap()
+        first.into_inner()
     }
 }

@@ -396,24 +396,22 @@ fn a_piece_that_is_not_what_was_sent_is_not_noted() {
     let (target, _) = Target::open(&to, &plan).unwrap();
     let none = PieceSet::of(3, |_| false);
     let own = PieceSet::of(3, |piece| piece == 2);
-    let there = to.join("model");
-    let stream = PieceStream {
+    let handover = Handover {
         ranks: TransferRanks { group: &group, root: 0 },
-        members: None,
-        plan: &plan,
-        all: &none,
-        own: &own,
-        source: None,
         file: &path,
-        target: Some(&target),
-        path: &there,
+        directory: Some(&to),
+        path: to.join("model"),
+        plan,
+        source: None,
     };
+    let stream =
+        PieceStream { handover: &handover, members: None, all: &none, own: &own, target: Some(&target) };
     let first =
         stream.written((0..3).zip(bytes.chunks(100)), |piece, sum| if piece == 1 { !sum } else { sum });
     let trouble = format!("{first:?}");
     assert!(trouble.contains("Damaged { piece: 1,") && trouble.contains("to/model"), "{trouble}");
     drop(target);
-    let (_target, noted) = Target::open(&to, &plan).unwrap();
+    let (_target, noted) = Target::open(&to, &handover.plan).unwrap();
     assert_eq!(noted, [digest(&bytes[..100]), 0, 0]);
 }
 
@@ -427,7 +425,7 @@ fn long_work_is_waited_for() {
         |group| {
             let ranks = TransferRanks { group: &group, root: 0 };
             let rank = group.rank();
-            let work = |_: &AtomicBool| {
+            let work = |_: &std::sync::atomic::AtomicBool| {
                 if rank == 1 {
                     std::thread::sleep(Duration::from_millis(1000));
                 }

@@ -33,11 +33,10 @@ pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
         punched => return Ok(punched?),
     }
-    let (mut at, end) = (from, from.saturating_add(len));
-    while at < end {
+    let end = from.saturating_add(len);
+    for at in (from..end).step_by(CELL) {
         let zeros = ZEROS.get(..usize::try_from(end - at).unwrap_or(CELL).min(CELL)).unwrap_or_default();
         file.write_all_at(zeros, at)?;
-        at += zeros.len() as u64;
     }
     Ok(())
 }
@@ -45,30 +44,18 @@ pub(super) fn clear(file: &File, from: u64, len: u64) -> io::Result<()> {
 /// Divides bytes, which are at position `at` in a file, into runs of zeros and of other bytes. Yields the position, the bytes and
 /// whether they are zeros.
 pub(super) fn runs(bytes: &[u8], at: u64) -> impl Iterator<Item = (u64, &[u8], bool)> {
-    let cell = |at: u64, rest: &[u8]| {
-        let to_boundary = CELL - usize::try_from(at % CELL as u64).unwrap_or_default();
-        to_boundary.min(rest.len())
-    };
     let is_zero = |cell: &[u8]| Some(cell) == ZEROS.get(..cell.len());
     let (mut at, mut rest) = (at, bytes);
     std::iter::from_fn(move || {
-        let first = cell(at, rest);
-        if first == 0 {
-            return None;
-        }
-        let zero = is_zero(rest.get(..first)?);
-        let mut len = first;
-        while let Some(behind) = rest.get(len..).filter(|behind| !behind.is_empty()) {
-            let next = cell(at + len as u64, behind);
-            if is_zero(behind.get(..next)?) != zero {
-                break;
-            }
-            len += next;
-        }
-        let (run, behind) = rest.split_at_checked(len)?;
+        // The first cell may begin before the bytes.
+        let first = CELL - usize::try_from(at % CELL as u64).unwrap_or_default();
+        let (head, behind) = rest.split_at(first.min(rest.len()));
+        let zero = is_zero(head);
+        let same = behind.chunks(CELL).take_while(|cell| is_zero(cell) == zero);
+        let (run, behind) = rest.split_at(head.len() + same.map(<[u8]>::len).sum::<usize>());
         let start = at;
-        (at, rest) = (at + len as u64, behind);
-        Some((start, run, zero))
+        (at, rest) = (at + run.len() as u64, behind);
+        (!run.is_empty()).then_some((start, run, zero))
     })
 }
 
@@ -82,13 +69,8 @@ pub(super) struct Zeros {
 impl Zeros {
     pub(super) fn sum(&mut self, len: usize) -> u128 {
         if self.sum == 0 || self.len != len {
-            let zeros = vec![0; BLOCK.min(len)];
-            let (mut sum, mut left) = (Checksum::new(), len);
-            while left > 0 {
-                let block = zeros.get(..left.min(BLOCK)).unwrap_or_default();
-                sum.add(block);
-                left -= block.len();
-            }
+            let (zeros, mut sum) = (vec![0; BLOCK.min(len)], Checksum::new());
+            (0..len).step_by(BLOCK).for_each(|at| sum.add(&zeros[..BLOCK.min(len - at)]));
             *self = Self { len, sum: sum.end() };
         }
         self.sum

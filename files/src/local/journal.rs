@@ -5,7 +5,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use super::own::{self, Existing};
+use super::own;
 use crate::plan::FilePlan;
 
 /// The beginning of a journal, with the version of its format.
@@ -19,12 +19,12 @@ pub(super) struct Journal(File);
 
 impl Journal {
     /// Opens the journal of this file, and returns the checksums of its pieces. If there is none, or it belongs to another file,
-    /// makes a new one with zeros. The inner error says why the file of this name is not this user's.
-    pub(super) fn open(path: &Path, plan: &FilePlan) -> io::Result<Result<(Self, Vec<u128>), String>> {
-        let file = match own::open(path, 0o600)? {
-            Existing::Made(file) | Existing::Ours(file, _) => file,
-            Existing::Foreign(why) => return Ok(Err(why)),
-        };
+    /// makes a new one with zeros.
+    ///
+    /// # Errors
+    /// As [`own::open`], and those of a write.
+    pub(super) fn open(path: &Path, plan: &FilePlan) -> io::Result<(Self, Vec<u128>)> {
+        let (file, _) = own::open(path, 0o600)?;
         let pieces = usize::try_from(plan.pieces()).unwrap_or(usize::MAX);
         let mut bytes = vec![0; pieces.saturating_mul(16).saturating_add(HEAD)];
         let read = file.read_exact_at(&mut bytes, 0);
@@ -36,7 +36,7 @@ impl Journal {
             file.set_len(bytes.len() as u64)?;
             vec![0; pieces]
         };
-        Ok(Ok((Self(file), sums)))
+        Ok((Self(file), sums))
     }
 
     /// Notes that a piece arrived.

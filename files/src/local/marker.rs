@@ -21,7 +21,8 @@ const OLD: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug)]
 pub(crate) struct Marker {
     path: PathBuf,
-    owner: u32,
+    /// The owner of files that this process creates there.
+    pub(super) owner: u32,
 }
 
 impl Marker {
@@ -46,15 +47,10 @@ impl Marker {
         Ok(mark)
     }
 
-    /// The owner of files that this process creates there.
-    pub(crate) const fn owner(&self) -> u32 {
-        self.owner
-    }
-
     /// True if rank `rank` has a mark in the same directory. A file that another user created or linked there does not count:
     /// otherwise this rank would rely on a rank that does not exist to write the file.
     pub(crate) fn seen(directory: &Path, transfer: u64, rank: usize, own: Option<&Self>) -> bool {
-        let owner = own.map_or_else(|| geteuid().as_raw(), Self::owner);
+        let owner = own.map_or_else(|| geteuid().as_raw(), |own| own.owner);
         let about = name(directory, transfer, rank).symlink_metadata();
         about.is_ok_and(|about| about.is_file() && about.uid() == owner && about.nlink() == 1)
     }

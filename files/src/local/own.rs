@@ -18,36 +18,27 @@ use super::marker::Marker;
 /// Flags for opening: a symbolic link is not followed, and opening a FIFO does not block.
 pub(super) const GUARDED: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
-/// What was found under a name.
-pub(super) enum Existing {
-    /// Nothing; this file is new.
-    Made(File),
-    /// A file of an earlier attempt.
-    Ours(File, Metadata),
-    /// Something that must not be written to, and why.
-    Foreign(String),
-}
-
-/// Opens a file for reading and writing, and creates it if there is none.
-pub(super) fn open(path: &Path, mode: u32) -> io::Result<Existing> {
+/// Opens a file for reading and writing, and creates it if there is none. Returns what the system says of a file that was there.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if something is there that must not be written to; the error says why.
+pub(super) fn open(path: &Path, mode: u32) -> io::Result<(File, Option<Metadata>)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(mode).custom_flags(GUARDED);
     match options.clone().create_new(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made.map(Existing::Made),
+        made => return made.map(|file| (file, None)),
     }
-    let foreign = [Errno::LOOP, Errno::MLINK, Errno::ISDIR, Errno::NXIO, Errno::ACCESS, Errno::PERM];
+    let foreign = |why: String| io::Error::new(io::ErrorKind::AlreadyExists, why);
+    let refusals = [Errno::LOOP, Errno::MLINK, Errno::ISDIR, Errno::NXIO, Errno::ACCESS, Errno::PERM];
     let file = match options.open(path) {
-        Err(error) if foreign.iter().any(|it| error.raw_os_error() == Some(it.raw_os_error())) => {
-            return Ok(Existing::Foreign(error.to_string()));
+        Err(error) if refusals.iter().any(|it| error.raw_os_error() == Some(it.raw_os_error())) => {
+            return Err(foreign(error.to_string()));
         }
         opened => opened?,
     };
     let about = file.metadata()?;
-    Ok(match foreign_by(&about, path) {
-        Some(why) => Existing::Foreign(why),
-        None => Existing::Ours(file, about),
-    })
+    foreign_by(&about, path).map_or(Ok((file, Some(about))), |why| Err(foreign(why)))
 }
 
 /// Why another user can write to a file; `None` if none can.
@@ -63,5 +54,5 @@ fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
 
 /// The owner of files that this process creates in a directory: on some file systems another user than its own.
 fn owner(directory: &Path) -> Option<u32> {
-    Marker::leave(directory, RandomState::new().hash_one(0), 0).ok().map(|mark| mark.owner())
+    Marker::leave(directory, RandomState::new().hash_one(0), 0).ok().map(|mark| mark.owner)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Serialize;
 
-use super::source::{Extent, SentFile};
+use super::source::{Extent, SentFile, read};
 use crate::error::{FileResult, Problem};
 
 /// The longest header that the format allows.
@@ -19,9 +19,9 @@ const TOLD: usize = 1000;
 #[derive(Serialize)]
 struct Header<'m> {
     #[serde(rename = "__metadata__", skip_serializing_if = "Option::is_none")]
-    about: Option<BTreeMap<&'m str, &'m str>>,
+    about: Option<BTreeMap<&'m String, &'m String>>,
     #[serde(flatten)]
-    tensors: BTreeMap<&'m str, &'m TensorInfo>,
+    tensors: BTreeMap<String, TensorInfo>,
 }
 
 impl SentFile {
@@ -42,51 +42,43 @@ impl SentFile {
                 )));
             }
         }
-        let mut chosen = Vec::new();
+        let mut tensors = BTreeMap::new();
         let mut parts: Vec<Extent> = Vec::new();
-        let mut end = 0;
+        let mut end: usize = 0;
         for name in names.into_iter().filter(|name| patterns.iter().any(|pattern| fits(pattern, name))) {
             let Some(info) = metadata.info(&name) else { continue };
             let (from, to) = info.data_offsets;
             let len = to.saturating_sub(from);
-            let info = TensorInfo {
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                data_offsets: (end, end.saturating_add(len)),
-            };
-            chosen.push((name, info));
+            let data_offsets = (end, end.saturating_add(len));
+            tensors.insert(name, TensorInfo { data_offsets, ..info.clone() });
             let (from, len) = (data + from as u64, len as u64);
             match parts.last_mut() {
                 Some(last) if last.from + last.len == from => last.len += len,
                 _ => parts.push(Extent { to: end as u64, from, len }),
             }
-            end = end.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
+            end = data_offsets.1;
         }
-        let about = metadata.metadata().as_ref();
-        let header = Header {
-            about: about
-                .map(|about| about.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()),
-            tensors: chosen.iter().map(|(name, info)| (name.as_str(), info)).collect(),
-        };
+        let about = metadata.metadata().as_ref().map(|about| about.iter().collect());
+        let header = Header { about, tensors };
         let mut json = serde_json::to_vec(&header).map_err(|error| bad(error.to_string()))?;
         // The format's own writer pads the header in the same way, so that the data is aligned.
         json.resize(json.len().next_multiple_of(8), b' ');
         let head = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
         parts.iter_mut().for_each(|part| part.to += head.len() as u64);
         parts.retain(|part| part.len > 0);
-        self.select(head, parts);
+        (self.head, self.parts) = (head, parts);
         Ok(self)
     }
 
     /// The header, and where the data begins.
     fn header(&self) -> FileResult<(Metadata, u64)> {
-        let whole = self.file_len();
+        let whole = self.about.len();
         let none = |what: String| bad(format!("is not a .safetensors file: {what}"));
         if whole < 8 {
             return Err(none(format!("it has {whole} bytes, and its header's length alone takes 8")));
         }
         let mut len = [0; 8];
-        self.read_file(0, &mut len)?;
+        read(&self.file, 0, &mut len)?;
         let len = u64::from_le_bytes(len);
         if len > MAX_HEADER || len > whole - 8 {
             return Err(none(format!(
@@ -95,7 +87,7 @@ impl SentFile {
             )));
         }
         let mut json = vec![0; usize::try_from(len).unwrap_or_default()];
-        self.read_file(8, &mut json)?;
+        read(&self.file, 8, &mut json)?;
         let metadata: Metadata =
             serde_json::from_slice(&json).map_err(|error| none(format!("its header: {error}")))?;
         let data = 8 + len;
@@ -121,27 +113,19 @@ fn bad(mut problem: String) -> Problem {
 
 /// True if a name fits a pattern, in which `*` stands for any characters and `?` for any one.
 pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    let (mut pattern, mut name) = (pattern.chars(), name.chars());
-    // The rest of the pattern behind the latest star, and the part of the name on which it was last tried.
-    let mut star = None;
-    loop {
-        let here = name.clone();
-        match (pattern.next(), name.next()) {
-            (None, None) => return true,
-            (Some('*'), _) => {
-                star = Some((pattern.clone(), here.clone()));
-                name = here;
-            }
-            (Some(one), Some(other)) if one == '?' || one == other => {}
-            _ => {
-                // The star takes one more.
-                let Some((after, mut tried)) = star.take() else { return false };
-                if tried.next().is_none() {
-                    return false;
-                }
-                (pattern, name) = (after.clone(), tried.clone());
-                star = Some((after, tried));
-            }
+    let name: Vec<char> = name.chars().collect();
+    // At each position, whether the pattern so far fits the name before it.
+    let mut fit = vec![false; name.len() + 1];
+    fit[0] = true;
+    for one in pattern.chars() {
+        let before = fit.clone();
+        fit[0] = before[0] && one == '*';
+        for (at, &other) in name.iter().enumerate() {
+            fit[at + 1] = match one {
+                '*' => before[at + 1] || fit[at],
+                _ => before[at] && (one == '?' || one == other),
+            };
         }
     }
+    fit[name.len()]
 }

@@ -56,18 +56,14 @@ impl FileIdentity {
 /// The file that is sent.
 #[derive(Debug)]
 pub(crate) struct SentFile {
-    file: File,
+    pub(super) file: File,
     path: PathBuf,
-    /// Its identity when it was opened.
-    origin: FileIdentity,
-    device: u64,
-    mode: u32,
-    /// True if it occupies less room on the disk than it has bytes, so that it may have holes.
-    sparse: bool,
+    /// What the system said of it when it was opened.
+    pub(super) about: Metadata,
     /// The bytes that are sent before the parts: the new header of selected tensors.
-    head: Vec<u8>,
+    pub(super) head: Vec<u8>,
     /// The parts in the order in which they are sent, without gaps.
-    parts: Vec<Extent>,
+    pub(super) parts: Vec<Extent>,
 }
 
 impl SentFile {
@@ -87,31 +83,10 @@ impl SentFile {
         Ok(Self {
             file,
             path: path.to_owned(),
-            origin: FileIdentity::of(&about),
-            device: about.dev(),
-            mode: about.mode() & 0o777,
-            sparse: about.blocks().saturating_mul(512) < about.len(),
             head: Vec::new(),
             parts: vec![Extent { to: 0, from: 0, len: about.len() }],
+            about,
         })
-    }
-
-    /// Replaces what is sent by a header and these parts of the file.
-    #[cfg(feature = "safetensors")]
-    pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Extent>) {
-        (self.head, self.parts) = (head, parts);
-    }
-
-    /// The length of the file in bytes.
-    #[cfg(feature = "safetensors")]
-    pub(super) const fn file_len(&self) -> u64 {
-        self.origin.len
-    }
-
-    /// Reads bytes of the file, whether they are sent or not.
-    #[cfg(feature = "safetensors")]
-    pub(super) fn read_file(&self, from: u64, into: &mut [u8]) -> FileResult<()> {
-        read(&self.file, from, into)
     }
 
     /// The plan of its transfer, in pieces of this many bytes.
@@ -119,8 +94,9 @@ impl SentFile {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);
         let mut plan = FilePlan::new(name, len, piece)?;
-        (plan.mode, plan.modified) = (self.mode, self.origin.modified);
-        if self.sparse {
+        (plan.mode, plan.modified) = (self.about.mode() & 0o777, self.origin().modified);
+        // It occupies less room on the disk than it has bytes, so that it may have holes.
+        if self.about.blocks().saturating_mul(512) < self.about.len() {
             plan.data = self.data(0, len).map(|(start, end)| end - start).sum();
         }
         Ok(plan)
@@ -154,9 +130,7 @@ impl SentFile {
     }
 
     /// Reads the bytes that are sent from position `at` on.
-    pub(crate) fn read(&self, at: u64, into: &mut [u8]) -> FileResult<()> {
-        let mut at = at;
-        let mut into = into;
+    pub(crate) fn read(&self, mut at: u64, mut into: &mut [u8]) -> FileResult<()> {
         if let Some(rest) = usize::try_from(at).ok().and_then(|at| self.head.get(at..)) {
             let (here, after) = into.split_at_mut(rest.len().min(into.len()));
             here.copy_from_slice(rest.get(..here.len()).unwrap_or_default());
@@ -197,7 +171,7 @@ impl SentFile {
             if !pieces.has(piece) || stop.load(Ordering::Relaxed) {
                 return Ok(0);
             }
-            if self.sparse && self.data(start, start + len as u64).next().is_none() {
+            if plan.is_sparse() && self.data(start, start + len as u64).next().is_none() {
                 return Ok(zeros.sum(len));
             }
             self.read_summed(start, bytes)
@@ -211,14 +185,14 @@ impl SentFile {
     }
 
     /// The identity of the file when it was opened.
-    pub(crate) const fn origin(&self) -> FileIdentity {
-        self.origin
+    pub(crate) fn origin(&self) -> FileIdentity {
+        FileIdentity::of(&self.about)
     }
 
     /// Fails if the file was modified after it was opened.
     pub(crate) fn unchanged(&self) -> FileResult<()> {
         let now = self.file.metadata().map_err(|error| Problem::io("looking at it", &error))?;
-        let FileIdentity { len, modified, .. } = self.origin;
+        let FileIdentity { len, modified, .. } = self.origin();
         if now.len() != len {
             let how = format!("it had {len} bytes and has {}", now.len());
             return Err(Problem::Changed { how });
@@ -231,15 +205,15 @@ impl SentFile {
 
     /// True if this path leads to the same file.
     pub(crate) fn is(&self, other: &Path) -> bool {
-        other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (self.device, self.origin.inode))
+        other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (self.about.dev(), self.about.ino()))
     }
 }
 
 /// Fails if a file has more or fewer bytes than the system reports.
 fn ends_at(file: &File, promised: u64) -> FileResult<()> {
-    let has = |at| match file.read_at(&mut [0], at) {
-        Ok(got) => Ok(got > 0),
-        Err(error) => Err(Problem::io("reading it", &error)),
+    let has = |at| {
+        let got = file.read_at(&mut [0], at).map_err(|error| Problem::io("reading it", &error));
+        got.map(|got| got > 0)
     };
     if has(promised)? {
         return Err(Problem::Length { promised, more: true });
@@ -250,7 +224,8 @@ fn ends_at(file: &File, promised: u64) -> FileResult<()> {
     }
 }
 
-fn read(file: &File, from: u64, into: &mut [u8]) -> FileResult<()> {
+/// Reads bytes of a file, whether they are sent or not.
+pub(super) fn read(file: &File, from: u64, into: &mut [u8]) -> FileResult<()> {
     file.read_exact_at(into, from).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => {
             Problem::Changed { how: format!("it ends before byte {}", from + into.len() as u64) }

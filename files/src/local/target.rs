@@ -28,7 +28,7 @@ use super::{
     flusher::{Flusher, STRIDE},
     holes::{self, Zeros},
     journal::Journal,
-    own::{self, Existing, GUARDED},
+    own::{self, GUARDED},
 };
 use crate::{
     checksum::{BLOCK, Checksum, digest, summed},
@@ -45,7 +45,7 @@ const JOURNAL: &str = ".unisono-journal";
 pub(crate) struct Target {
     plan: FilePlan,
     directory: PathBuf,
-    partial: File,
+    pub(crate) partial: File,
     journal: Journal,
     /// The paths of the partial file and of the journal.
     paths: [PathBuf; 2],
@@ -69,20 +69,17 @@ impl Target {
             Err(error) => return Err(looking(error)),
         };
         if about.is_dir() {
-            let reason = "there is a directory of that name".to_owned();
-            return Err(Problem::Io { doing: "replacing it".to_owned(), reason, code: None });
+            return Err(Problem::refused("replacing it", "there is a directory of that name"));
         }
         if !about.is_file() {
             return Ok(None);
         }
         // A file that cannot be read is replaced.
         let opened = OpenOptions::new().read(true).custom_flags(GUARDED).open(path);
-        let Some((file, about)) = opened.ok().and_then(|file| file.metadata().ok().map(|it| (file, it)))
-        else {
-            return Ok(None);
+        let alike = |about: Metadata| {
+            about.is_file() && about.len() == plan.len && (about.mtime(), about.mtime_nsec()) == plan.modified
         };
-        let alike = about.len() == plan.len && (about.mtime(), about.mtime_nsec()) == plan.modified;
-        Ok((about.is_file() && alike).then_some(file))
+        Ok(opened.ok().filter(|file| file.metadata().is_ok_and(alike)))
     }
 
     /// Opens the partial file, reserves room for the complete file, and returns the checksums of pieces in the journal. If another
@@ -91,37 +88,36 @@ impl Target {
         let mut foreign = Vec::new();
         for user in [String::new(), format!("-{}", geteuid().as_raw())] {
             let paths = [PARTIAL, JOURNAL].map(|what| hidden(directory, plan, &format!("{what}{user}")));
-            match Self::open_at(directory, plan, paths)? {
-                Ok(opened) => return Ok(opened),
-                Err((path, why)) => {
-                    unisono::log::warn!(file = %path.display(), %why, "not written by unisono, and left unchanged");
-                    foreign.push(format!("{} ({why})", path.display()));
-                }
+            if let Some(opened) = Self::open_at(directory, plan, paths, &mut foreign)? {
+                return Ok(opened);
             }
         }
-        let reason =
-            format!("{} are in the way; remove them, or name another directory", foreign.join(" and "));
-        Err(Problem::Io { doing: "opening the partial file".to_owned(), reason, code: None })
+        let foreign = foreign.join(" and ");
+        let reason = format!("{foreign} are in the way; remove them, or name another directory");
+        Err(Problem::refused("opening the partial file", &reason))
     }
 
-    /// As [`Self::open`] under these names; the inner error is the path that belongs to another user, and the reason.
-    #[allow(clippy::type_complexity, reason = "what is opened, or which file is in the way")]
+    /// As [`Self::open`] under these names; `None` if one of them belongs to another user, which is added to `foreign` with the reason.
     fn open_at(
         directory: &Path,
         plan: &FilePlan,
         paths: [PathBuf; 2],
-    ) -> FileResult<Result<(Self, Vec<u128>), (PathBuf, String)>> {
+        foreign: &mut Vec<String>,
+    ) -> FileResult<Option<(Self, Vec<u128>)>> {
         let [path, journal] = &paths;
+        let mut leave = |path: &Path, why: &io::Error| {
+            unisono::log::warn!(file = %path.display(), %why, "not written by unisono, and left unchanged");
+            foreign.push(format!("{} ({why})", path.display()));
+            Ok(None)
+        };
         let opening = |error| Problem::writing("opening the partial file", plan.len, &error);
         let (file, before) = match own::open(path, plan.mode | 0o600) {
             // Another process may have finished and renamed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound && directory.is_dir() => {
                 return Err(Problem::Busy);
             }
-            Err(error) => return Err(opening(error)),
-            Ok(Existing::Made(file)) => (file, None),
-            Ok(Existing::Ours(file, about)) => (file, Some(about)),
-            Ok(Existing::Foreign(why)) => return Ok(Err((path.clone(), why))),
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => return leave(path, &why),
+            opened => opened.map_err(opening)?,
         };
         // Some network file systems have no locks.
         if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
@@ -136,14 +132,13 @@ impl Target {
         }
         let about = file.metadata().map_err(opening)?;
         let opened = Journal::open(journal, plan);
-        if !matches!(opened, Ok(Ok(_))) && about.len() == 0 {
+        if opened.is_err() && about.len() == 0 {
             // No `Target` exists yet that would remove it.
             remove(path);
         }
-        let opened = opened.map_err(|error| Problem::writing("opening the journal", plan.len, &error))?;
         let (journal, sums) = match opened {
-            Ok(opened) => opened,
-            Err(why) => return Ok(Err((journal.clone(), why))),
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => return leave(journal, &why),
+            opened => opened.map_err(|error| Problem::writing("opening the journal", plan.len, &error))?,
         };
         let holds = AtomicBool::new(about.len() == plan.len && sums.iter().any(|&sum| sum != 0));
         let target = Self {
@@ -158,7 +153,7 @@ impl Target {
             paths,
         };
         target.reserve()?;
-        Ok(Ok((target, sums)))
+        Ok(Some((target, sums)))
     }
 
     /// Reserves room on the disk, so that the disk is not full later.
@@ -191,11 +186,6 @@ impl Target {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(error) => Err(full(&error.into())),
         }
-    }
-
-    /// The partial file.
-    pub(crate) const fn file(&self) -> &File {
-        &self.partial
     }
 
     /// Writes a piece and notes its checksum.
@@ -388,12 +378,9 @@ pub(crate) fn sums(file: &File, plan: &FilePlan, wanted: Option<&[u128]>, stop: 
 
 fn hidden(directory: &Path, plan: &FilePlan, what: &str) -> PathBuf {
     let name = plan.name();
+    let long = 1 + name.len() + what.len().max(JOURNAL.len()) > MAX_NAME;
+    let name = if long { format!("{:032x}", digest(name.as_bytes())).into() } else { name };
     let mut hidden = OsString::from(".");
-    if 1 + name.len() + what.len().max(JOURNAL.len()) > MAX_NAME {
-        hidden.push(format!("{:032x}", digest(name.as_bytes())));
-    } else {
-        hidden.push(name);
-    }
-    hidden.push(what);
+    hidden.extend([name, what.into()]);
     directory.join(hidden)
 }

@@ -50,8 +50,8 @@ fn a_partial_file_keeps_what_came() {
 
     let (target, noted) = Target::open(directory.path(), &plan).unwrap();
     assert_eq!(noted, [digest(piece(0)), 0, digest(piece(2))]);
-    assert_eq!(super::sums(target.file(), &plan, Some(&noted), &GO), noted);
-    let stopped = super::sums(target.file(), &plan, Some(&noted), &AtomicBool::new(true));
+    assert_eq!(super::sums(&target.partial, &plan, Some(&noted), &GO), noted);
+    let stopped = super::sums(&target.partial, &plan, Some(&noted), &AtomicBool::new(true));
     assert_eq!(stopped, [0; 3]);
     drop(target);
     // A piece that the disk has lost or changed is found.
@@ -59,7 +59,7 @@ fn a_partial_file_keeps_what_came() {
     spoilt[24] ^= 1;
     fs::write(directory.path().join(hidden[1]), spoilt).unwrap();
     let (mut target, noted) = Target::open(directory.path(), &plan).unwrap();
-    let found = super::sums(target.file(), &plan, Some(&noted), &GO);
+    let found = super::sums(&target.partial, &plan, Some(&noted), &GO);
     assert_eq!(found, [digest(piece(0)), 0, 0]);
     for it in [1, 2] {
         target.write(it, piece(it), digest(piece(it))).unwrap();
@@ -144,7 +144,7 @@ fn what_arrives_damaged_does_not_count() {
     drop(target);
     let (target, noted) = Target::open(directory.path(), &plan).unwrap();
     assert_eq!(noted, [sum, sum, 0]);
-    assert_eq!(super::sums(target.file(), &plan, Some(&noted), &GO), [sum, 0, 0]);
+    assert_eq!(super::sums(&target.partial, &plan, Some(&noted), &GO), [sum, 0, 0]);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_journal_of_another_file_does_not_count() {
     for other in [plan("model", 21, 10), plan("model", 20, 5)] {
         let (target, noted) = Target::open(directory.path(), &other).unwrap();
         assert!(noted.iter().all(|&sum| sum == 0));
-        assert_eq!(target.file().metadata().unwrap().len(), other.len);
+        assert_eq!(target.partial.metadata().unwrap().len(), other.len);
     }
     // The latter wrote nothing, and nothing stays.
     assert_eq!(names(directory.path()), [""; 0]);
@@ -291,7 +291,7 @@ fn holes_are_found_and_made() {
             assert_eq!(sums[usize::try_from(it).unwrap()], 0);
             target.receive(it, piece(it), wanted[usize::try_from(it).unwrap()]).unwrap();
         }
-        assert_eq!(super::sums(target.file(), &plan, None, &GO), wanted);
+        assert_eq!(super::sums(&target.partial, &plan, None, &GO), wanted);
         target.sync().unwrap();
         target.rename().unwrap();
         assert_eq!(fs::read(to.join("source")).unwrap(), data, "resumed: {resumed}");
