@@ -15,12 +15,12 @@ use rustix::{
     process::{Resource, getpid, getrlimit, setrlimit},
     rand::{GetRandomFlags, getrandom},
 };
+use serde::{Deserialize, Serialize};
 use unisono::{Failure, launch, rendezvous::StoreServer};
 use unisono_transport::ofi;
 
 use super::{
     end::End,
-    link::{self, JobOfHost},
     port::ReservedPort,
     program::Program,
     rank,
@@ -36,7 +36,7 @@ const OWN_DESCRIPTORS: u64 = 64;
 const SPARE_DESCRIPTORS: u64 = 256;
 
 /// The job to start.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
     /// The number of ranks.
     pub(crate) ranks: u32,
@@ -45,16 +45,14 @@ pub(crate) struct Job {
 }
 
 /// The place of a job's ranks in their world.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(super) struct JobPlace {
     /// The first of them.
     pub(super) first: u32,
     /// The number of all ranks.
     pub(super) world: u32,
     /// The variables by which they meet.
-    pub(super) meet: [(&'static str, String); 4],
-    /// This host, if ranks of other hosts belong to the job.
-    pub(super) host: Option<JobOfHost>,
+    pub(super) meet: [(String, String); 4],
 }
 
 impl Job {
@@ -85,13 +83,19 @@ impl Job {
         // The port is for other libraries of the ranks: those of torch meet at their own store first.
         let port = ReservedPort::keep()?;
         let meet = meet(store.address(), token, ("127.0.0.1".to_owned(), port.number));
-        let place = JobPlace { first: 0, world: self.ranks, meet, host: None };
-        Ok(verdict(store, self.run_at(&place, channel)?))
+        let place = JobPlace { first: 0, world: self.ranks, meet };
+        Ok(verdict(store, self.run_at(&place, None, channel)?))
     }
 
-    /// The same for those ranks of a world that are on this host.
-    pub(super) fn run_at(&self, place: &JobPlace, (tell, events): EventChannel) -> io::Result<End> {
-        let mut ranks = RankProcesses::new(JobMembers::Ranks(place.host.clone()), tell)?;
+    /// The same for those ranks of a world that are on this host; a launcher on another host has a name for it.
+    pub(super) fn run_at(
+        &self,
+        place: &JobPlace,
+        host: Option<String>,
+        (tell, events): EventChannel,
+    ) -> io::Result<End> {
+        let members = JobMembers::Ranks { host, elsewhere: place.world > self.ranks };
+        let mut ranks = RankProcesses::new(members, tell)?;
         for number in 0..self.ranks {
             let rank = place.first + number;
             let prefixed = self.program.output == Output::Prefixed;
@@ -143,12 +147,12 @@ impl Job {
 }
 
 /// The variables by which ranks meet at a store; `master` is the address for other libraries.
-pub(super) fn meet(store: SocketAddr, token: String, master: (String, u16)) -> [(&'static str, String); 4] {
+pub(super) fn meet(store: SocketAddr, token: String, master: (String, u16)) -> [(String, String); 4] {
     [
-        ("UNISONO_STORE", format!("tcp+served://{store}")),
-        ("UNISONO_TOKEN", token),
-        ("MASTER_ADDR", master.0),
-        ("MASTER_PORT", master.1.to_string()),
+        ("UNISONO_STORE".to_owned(), format!("tcp+served://{store}")),
+        ("UNISONO_TOKEN".to_owned(), token),
+        ("MASTER_ADDR".to_owned(), master.0),
+        ("MASTER_PORT".to_owned(), master.1.to_string()),
     ]
 }
 
@@ -236,7 +240,16 @@ pub(super) fn forwarded() -> Vec<(OsString, OsString)> {
 
 /// The addresses of the two ends of the ssh connection by which this process was started, its own last.
 pub(super) fn ssh_addresses() -> [Option<IpAddr>; 2] {
-    link::addresses(&env::var("SSH_CONNECTION").unwrap_or_default())
+    addresses(&env::var("SSH_CONNECTION").unwrap_or_default())
+}
+
+/// The addresses in SSH_CONNECTION: of the host that connects, and of this host.
+fn addresses(connection: &str) -> [Option<IpAddr>; 2] {
+    let words: Vec<_> = connection.split_whitespace().collect();
+    // An address that is valid on one host only has the name of an interface, and other hosts cannot use it.
+    [0, 2].map(|at| {
+        words.get(at).and_then(|word| word.parse::<IpAddr>().ok()).map(|address| address.to_canonical())
+    })
 }
 
 /// True if a launcher, or a user by hand, has said that this process is a rank.
@@ -256,4 +269,20 @@ pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes[..filled].iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ssh_says_who_connects() {
+        let of = |text| {
+            addresses(text).map(|address| address.map(|address| address.to_string()).unwrap_or_default())
+        };
+        assert_eq!(of("10.0.0.9 5022 10.0.0.1 22"), ["10.0.0.9", "10.0.0.1"]);
+        assert_eq!(of("fd98::fe 5022 fd98::1 22"), ["fd98::fe", "fd98::1"]);
+        assert_eq!(of("::ffff:10.0.0.9 5022 fe80::1%eth0 22"), ["10.0.0.9", ""]);
+        assert_eq!(of(""), ["", ""]);
+    }
 }

@@ -3,11 +3,11 @@
 use std::{ffi::OsString, io, process::ExitCode, thread};
 
 pub(crate) mod end;
+mod frames;
 pub(crate) mod guard;
 pub(crate) mod hosts;
 pub(crate) mod job;
 mod lines;
-mod link;
 mod port;
 mod program;
 pub(crate) mod rank;

@@ -1,9 +1,9 @@
 //! The processes of a job: starts them, forwards what they write, and waits until the last has ended.
 
 use std::{
-    io::{self, BufReader},
+    io::{self, BufReader, Write},
     os::fd::AsFd,
-    process::{Child, ChildStderr, ChildStdout, Command},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -19,8 +19,8 @@ use rustix::{
 
 use super::{
     end::End,
+    frames::FramedOutput,
     guard::Hold,
-    link::{Answer, HostChannel, JobOfHost, MarkedOutput},
     signals,
     sink::{Sink, Stream},
 };
@@ -65,16 +65,14 @@ pub(super) enum Event {
     Ended(u32, End),
     /// A host reports that one of its ranks has failed.
     Failed(i32),
-    /// A host's connection ended, but not its job.
-    Lost(u32, String),
-    /// A host answers, or cannot.
-    Answered(u32, Answer),
+    /// The connection to this host ended, but not its job; and how it ended.
+    Lost(String, String),
+    /// A host's answer to the launcher's line, or why it has none.
+    Answered(u32, Result<String, String>),
     /// This process was sent a signal.
     Signal(i32),
-    /// The launcher on another host ends the job, or has ended.
-    EndAll,
-    /// The launcher on another host stops for a while, or continues.
-    Stopped(bool),
+    /// The launcher on another host sends a signal: it stops for a while, continues, or ends the job.
+    Launcher(Signal),
     /// This process's standard output or error cannot be written.
     OutputClosed(io::Error),
     /// A rank's standard output or error ended.
@@ -83,10 +81,34 @@ pub(super) enum Event {
 
 /// The processes of a job.
 pub(super) enum JobMembers {
-    /// Ranks; in a job of several hosts, with what tells the launcher how they end.
-    Ranks(Option<JobOfHost>),
+    /// Ranks. A launcher on another host has a name for this one, and is told of a failure; there may be ranks elsewhere.
+    Ranks { host: Option<String>, elsewhere: bool },
     /// Connections to hosts, which have the ranks.
     Hosts(Vec<HostChannel>),
+}
+
+/// The way to tell a host what to do.
+pub(super) struct HostChannel {
+    /// The host as the user calls it.
+    pub(super) host: String,
+    pub(super) input: ChildStdin,
+}
+
+impl HostChannel {
+    pub(super) fn say(&self, line: &str) {
+        // If it cannot be written, the connection has ended, which its own thread tells.
+        let _ = writeln!(&self.input, "{line}");
+    }
+}
+
+/// The connection to a host whose ranks have begun.
+pub(super) struct HostConnection {
+    pub(super) line: HostChannel,
+    /// The process that connects.
+    pub(super) child: Child,
+    /// What the host writes.
+    pub(super) output: BufReader<ChildStdout>,
+    pub(super) errors: ChildStderr,
 }
 
 /// The processes started so far.
@@ -112,10 +134,11 @@ impl RankProcesses {
             let shown = invocation::shown();
             io::Error::new(error.kind(), format!("cannot start this program again by {shown}: {error}"))
         })?;
+        let framed = matches!(members, JobMembers::Ranks { host: Some(_), .. });
         Ok(Self {
             members,
             guard,
-            sink: Arc::new(Sink::new()),
+            sink: Arc::new(Sink::new(framed)),
             kills: Kills::now(),
             tell,
             children: Vec::new(),
@@ -134,49 +157,46 @@ impl RankProcesses {
         self.watched += 1;
         let source = 2 * self.children.len();
         if let Some(stdout) = stdout {
-            self.forward((stdout, source), Stream::Out, prefix.to_owned())?;
+            self.forward((stdout, source), Stream::Out, prefix.to_owned(), || Event::OutputEnded)?;
+            self.outputs += 1;
         }
         if let Some(stderr) = stderr {
-            self.forward((stderr, source + 1), Stream::Err, prefix.to_owned())?;
+            self.forward((stderr, source + 1), Stream::Err, prefix.to_owned(), || Event::OutputEnded)?;
+            self.outputs += 1;
         }
         Ok(())
     }
 
-    /// Takes the connection of a host whose ranks have begun. `read` passes on its output until that ends, and says how its job ended.
-    pub(super) fn take(
-        &mut self,
-        number: u32,
-        line: HostChannel,
-        child: Child,
-        mut output: MarkedOutput<BufReader<ChildStdout>>,
-        errors: ChildStderr,
-    ) -> io::Result<()> {
+    /// Takes the connection of a host, and passes on its output until that ends.
+    pub(super) fn take(&mut self, number: u32, connection: HostConnection) -> io::Result<()> {
+        let HostConnection { line, child, output, errors } = connection;
         let (pid, source) = (Pid::from_child(&child), 2 * (self.children.len() + 1));
         self.guard.add(pid);
         self.children.push(child);
+        let host = line.host.clone();
         if let JobMembers::Hosts(lines) = &mut self.members {
             lines.push(line);
         }
-        self.forward((errors, source + 1), Stream::Err, String::new())?;
-        let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
-        spawn(format!("host {number}"), move || {
-            if let Err(error) = sink.forward(&mut output, source, Stream::Out, b"") {
-                drop(tell.send(Event::OutputClosed(error)));
-            }
-            drop(tell.send(match (output.end(), wait(pid)) {
-                (Some(status), _) => Event::Ended(number, End::Status(status)),
-                (None, end) => Event::Lost(number, end.words()),
-            }));
+        self.forward((errors, source + 1), Stream::Err, String::new(), || Event::OutputEnded)?;
+        self.outputs += 1;
+        let tell = self.tell.clone();
+        let output = FramedOutput::new(output, move |status| drop(tell.send(Event::Failed(status))));
+        self.forward((output, source), Stream::Out, String::new(), move || match wait(pid) {
+            // A rank that ended with the status that ssh has for a lost connection was told before.
+            end @ (End::Status(255) | End::Signal(_)) => Event::Lost(host, end.words()),
+            end => Event::Ended(number, end),
         })?;
         self.watched += 1;
         Ok(())
     }
 
+    /// Passes on a source until it ends; then sends the event that `last` makes.
     fn forward(
-        &mut self,
+        &self,
         (mut source, number): (impl io::Read + AsFd + Send + 'static, usize),
         to: Stream,
         prefix: String,
+        last: impl FnOnce() -> Event + Send + 'static,
     ) -> io::Result<()> {
         let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
         spawn(format!("{prefix}{to:?}"), move || {
@@ -184,10 +204,8 @@ impl RankProcesses {
             if let Err(error) = sink.forward(&mut source, number, to, prefix.as_bytes()) {
                 drop(tell.send(Event::OutputClosed(error)));
             }
-            drop(tell.send(Event::OutputEnded));
-        })?;
-        self.outputs += 1;
-        Ok(())
+            drop(tell.send(last()));
+        })
     }
 
     /// Waits for all ranks, and ends them if one fails or a signal arrives; at once if `verdict` is given.
@@ -206,20 +224,20 @@ impl RankProcesses {
                     }
                 }
                 Ok(Event::Failed(status)) => failed = Some(End::Status(status)),
-                Ok(Event::Lost(number, how)) => {
+                Ok(Event::Lost(host, how)) => {
                     living -= 1;
                     if verdict.is_none() {
-                        self.report_lost(number, &how);
+                        self.report_lost(&host, &how);
                     }
                     failed = Some(End::Status(1));
                 }
-                Ok(Event::EndAll) => {
+                Ok(Event::Launcher(signal @ (Signal::STOP | Signal::CONT))) => self.send(signal),
+                Ok(Event::Launcher(_)) => {
                     verdict.get_or_insert(End::Signal(Signal::TERM.as_raw()));
                     if matches!(ending, Ending::No | Ending::Quiet(..)) {
                         ending = self.end_all();
                     }
                 }
-                Ok(Event::Stopped(stopped)) => self.send(if stopped { Signal::STOP } else { Signal::CONT }),
                 Ok(Event::Answered(..)) => {}
                 Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
                 // The second signal ends the ranks without delay.
@@ -249,12 +267,7 @@ impl RankProcesses {
             // How it ended is known; this frees its process number.
             drop(child.wait());
         }
-        let end = verdict.unwrap_or(End::Status(0));
-        if let JobMembers::Ranks(Some(job)) = &self.members {
-            // Without a launcher, it has no reader.
-            let _ = self.sink.pass(&job.mark.end(end.status()));
-        }
-        end
+        verdict.unwrap_or(End::Status(0))
     }
 
     /// Asks all process groups to end.
@@ -292,7 +305,7 @@ impl RankProcesses {
         if let JobMembers::Hosts(lines) = &self.members
             && signal != Signal::KILL
         {
-            lines.iter().for_each(|line| line.signal(signal));
+            lines.iter().for_each(|line| line.say(&signal.as_raw().to_string()));
             return;
         }
         // A host whose connection is closed ends its ranks.
@@ -329,12 +342,9 @@ impl RankProcesses {
 
     /// Prints why the job ends.
     fn report(&self, number: u32, end: End, others: usize) {
-        let (on, job) = match &self.members {
-            // The host has reported it.
-            JobMembers::Hosts(_) => return,
-            JobMembers::Ranks(None) => (String::new(), None),
-            JobMembers::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
-        };
+        // A host has reported it itself.
+        let JobMembers::Ranks { host, elsewhere } = &self.members else { return };
+        let on = host.as_ref().map_or_else(String::new, |host| format!(" on {host}"));
         let how = match end {
             End::Status(_) => format!("ended with {}", end.words()),
             End::Signal(signal) => {
@@ -344,19 +354,15 @@ impl RankProcesses {
         };
         let killed = end == End::Signal(Signal::KILL.as_raw());
         let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
-        let also = if others > 0 || job.is_some_and(|job| job.others) { "; ending the others" } else { "" };
+        let also = if others > 0 || *elsewhere { "; ending the others" } else { "" };
         self.sink.say(&format!("unisono run: rank {number}{on} {how}{why}{also}"));
-        if let Some(job) = job {
-            // Without a launcher, it has no reader.
-            let _ = self.sink.pass(&job.mark.failed(end.status()));
+        if host.is_some() {
+            self.sink.tell_failure(end.status());
         }
     }
 
     /// Prints that a host's connection has ended before its job.
-    fn report_lost(&self, number: u32, how: &str) {
-        let JobMembers::Hosts(lines) = &self.members else { return };
-        let host = usize::try_from(number).ok().and_then(|number| lines.get(number));
-        let host = host.map_or_else(String::new, |line| line.host.clone());
+    fn report_lost(&self, host: &str, how: &str) {
         self.sink.say(&format!(
             "unisono run: the connection to {host} ended ({how} of ssh), and with it its ranks; ending the others. \
              Either the host or its network failed, or somebody ended the ssh or unisono there"

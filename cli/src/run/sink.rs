@@ -17,7 +17,10 @@ use rustix::{
 
 use serde::{Deserialize, Serialize};
 
-use super::lines::{Lines, OpenLine};
+use super::{
+    frames::{failure, frame},
+    lines::{Lines, OpenLine},
+};
 
 /// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and a
 /// reader sees no delay.
@@ -48,17 +51,25 @@ pub(super) struct Sink {
     open: Mutex<[OpenLine; 2]>,
     /// True if both lead to the same terminal, pipe or file, so that they have one open line.
     joined: bool,
+    /// True if standard output is made of frames, for a launcher on another host.
+    framed: bool,
     writing: AtomicUsize,
     reads: AtomicU64,
 }
 
 impl Sink {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(framed: bool) -> Self {
         let joined = match (fstat(io::stdout()), fstat(io::stderr())) {
             (Ok(out), Ok(err)) => (out.st_dev, out.st_ino) == (err.st_dev, err.st_ino),
             _ => false,
         };
-        Self { open: Mutex::default(), joined, writing: AtomicUsize::new(0), reads: AtomicU64::new(0) }
+        Self {
+            joined,
+            framed,
+            open: Mutex::default(),
+            writing: AtomicUsize::new(0),
+            reads: AtomicU64::new(0),
+        }
     }
 
     /// True if a rank's output is being written, perhaps to a slow reader.
@@ -88,6 +99,7 @@ impl Sink {
         // Locked, so that this process's own messages do not mix with it.
         let written = match stream {
             _ if bytes.is_empty() => Ok(()),
+            Stream::Out if self.framed => write_all(&io::stdout().lock(), &frame(&bytes)),
             Stream::Out => write_all(&io::stdout().lock(), &bytes),
             Stream::Err => write_all(&io::stderr().lock(), &bytes),
         };
@@ -108,9 +120,11 @@ impl Sink {
         });
     }
 
-    /// Writes bytes that are no text for a reader to standard output, even within a line.
-    pub(super) fn pass(&self, bytes: &[u8]) -> io::Result<()> {
-        self.write(Stream::Out, |_, out| out.extend_from_slice(bytes))
+    /// Tells the launcher on another host that a rank has failed, and with which status the job will end.
+    pub(super) fn tell_failure(&self, status: i32) {
+        let _others_wait = self.lock();
+        // Without a launcher, it has no reader.
+        let _ = write_all(&io::stdout().lock(), &failure(status));
     }
 
     /// Copies the source with this number to `stream` until it ends, each line behind `prefix`.

@@ -7,17 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::de::DeserializeOwned;
 use unisono::rendezvous::StoreServer;
 
 use super::{
+    agent::{HostHello, Task},
     assign::{HostSpec, assign},
     ssh::{self, CalledHost},
 };
 use crate::{
     run::{
         end::End,
-        job,
-        link::{HostChannel, HostHello, HostMark, MarkedOutput, Places, Said, Task},
+        job::{self, Job, JobPlace},
         program::Program,
         ranks::{Event, JobMembers, RankProcesses},
         signals,
@@ -34,9 +35,7 @@ const MOST_ADDRESSES: usize = 8;
 
 /// A host that has answered.
 struct Host {
-    name: String,
     call: CalledHost,
-    line: HostChannel,
     hello: HostHello,
     ranks: u32,
 }
@@ -60,45 +59,31 @@ pub(in crate::run) fn run(asked: &[HostSpec], total: Option<u32>, mut program: P
     let mut calls = Vec::new();
     for (asked, ranks) in asked.iter().zip(wanted).filter(|(_, ranks)| *ranks != Some(0)) {
         let number = u32::try_from(calls.len()).map_err(io::Error::other)?;
-        calls.push((asked.name.clone(), CalledHost::start(number, &asked.name, tell.clone())?, ranks));
+        calls.push((CalledHost::start(number, &asked.name, tell.clone())?, ranks));
     }
-    let mut ranks = RankProcesses::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
     let prepared = greet(calls, &events).and_then(|hosts| prepare(hosts, total.is_none(), &events));
     let (hosts, store, token, addresses) = match prepared {
         Ok(prepared) => prepared,
-        Err(early) => {
-            ranks.supervise(&events, Some(End::Status(1)));
-            return match early {
-                Early::End(end) => Ok(end),
-                Early::Error(error) => Err(error),
-            };
-        }
+        Err(Early::End(end)) => return Ok(end),
+        Err(Early::Error(error)) => return Err(error),
     };
-    let (mark, master) = (job::token()?, master(&hosts, &addresses));
+    let mut ranks = RankProcesses::new(JobMembers::Hosts(Vec::new()), tell)?;
+    let master = master(&hosts, &addresses);
     let world = hosts.iter().map(|host| host.ranks).sum();
     let directory = std::env::current_dir()?;
     program.environment.splice(..0, job::forwarded());
     let mut first = 0;
     for (number, (host, store)) in (0..).zip(hosts.into_iter().zip(addresses)) {
+        let line = &host.call.line;
         let task = Task {
-            mark: mark.clone(),
-            host: host.name.clone(),
-            first,
-            ranks: host.ranks,
-            world,
-            store,
-            token: token.clone(),
-            master: master.clone(),
+            host: line.host.clone(),
             directory: directory.clone(),
-            program: program.clone(),
+            job: Job { ranks: host.ranks, program: program.clone() },
+            place: JobPlace { first, world, meet: job::meet(store, token.clone(), master.clone()) },
         };
         first += host.ranks;
-        host.line.say(&serde_json::to_string(&task)?);
-        let (child, output, errors) = host.call.finish()?;
-        let tell = tell.clone();
-        let failed = move |status| drop(tell.send(Event::Failed(status)));
-        let output = MarkedOutput::new(output, &HostMark::new(mark.clone()), failed);
-        ranks.take(number, host.line, child, output, errors)?;
+        line.say(&serde_json::to_string(&task)?);
+        ranks.take(number, host.call.finish()?)?;
     }
     Ok(job::verdict(store, ranks.supervise(&events, None)))
 }
@@ -112,7 +97,7 @@ fn prepare(
     let world = hosts.iter().map(|host| u64::from(host.ranks)).sum::<u64>();
     let world = u32::try_from(world).map_err(io::Error::other)?;
     if tells {
-        let each: Vec<_> = hosts.iter().map(|host| format!("{} on {}", host.ranks, host.name)).collect();
+        let each: Vec<_> = hosts.iter().map(|it| format!("{} on {}", it.ranks, it.call.line.host)).collect();
         let (ranks, each) = (words::some(world as usize, "rank"), each.join(", "));
         crate::complain!("unisono run: {ranks}: {each}; -n N starts N");
     }
@@ -122,66 +107,67 @@ fn prepare(
     let store = job::serve("[::]:0", world, &token).or_else(|_| job::serve("0.0.0.0:0", world, &token))?;
     let port = store.address().port();
     let addresses: Vec<_> = candidates(&hosts).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-    let places = Places { addresses: addresses.clone() };
-    let places = serde_json::to_string(&places).map_err(io::Error::from)?;
-    hosts.iter().for_each(|host| host.line.say(&places));
-    let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
-    let answers = answers(&names, events)?;
-    let reached = answers.iter().map(|said| if let Said::Reached(it) = said { &it.reached[..] } else { &[] });
-    match choose(&addresses, &reached.collect::<Vec<_>>()) {
-        Ok(addresses) => Ok((hosts, store, token, addresses)),
-        Err(at) => {
-            let shown: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            Err(Early::Error(io::Error::other(format!(
-                "{} reaches this host, where ranks meet, at none of {}: see that its firewall and this one's let TCP \
-                 from there through, or start the job on one of its hosts",
-                names[at],
-                shown.join(", ")
-            ))))
-        }
-    }
+    let places = serde_json::to_string(&addresses).map_err(io::Error::from)?;
+    hosts.iter().for_each(|host| host.call.line.say(&places));
+    let names: Vec<_> = hosts.iter().map(|host| host.call.line.host.as_str()).collect();
+    let reached = answers(&names, events)?;
+    let none = |at: usize| {
+        let shown: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        io::Error::other(format!(
+            "{} reaches this host, where ranks meet, at none of {}: see that its firewall and this one's let TCP \
+             from there through, or start the job on one of its hosts",
+            names[at],
+            shown.join(", ")
+        ))
+    };
+    let addresses = choose(&addresses, &reached).map_err(none)?;
+    Ok((hosts, store, token, addresses))
 }
 
 /// Waits for the first answer of each host.
-fn greet(
-    calls: Vec<(String, CalledHost, Option<u32>)>,
-    events: &Receiver<Event>,
-) -> Result<Vec<Host>, Early> {
-    let names: Vec<_> = calls.iter().map(|(name, ..)| name.as_str()).collect();
-    let hellos = answers(&names, events)?;
-    let host = |((name, mut call, ranks), said): ((String, CalledHost, Option<u32>), Said)| {
-        let (Said::HostHello(hello), Some(input)) = (said, call.child.stdin.take()) else {
-            let problem = format!("{name} answered another question than was asked");
-            return Err(Early::Error(io::Error::other(problem)));
-        };
-        let (line, ranks) = (HostChannel::new(name.clone(), input), ranks.unwrap_or(hello.cores));
-        Ok(Host { name, call, line, hello, ranks })
-    };
-    calls.into_iter().zip(hellos).map(host).collect()
+fn greet(calls: Vec<(CalledHost, Option<u32>)>, events: &Receiver<Event>) -> Result<Vec<Host>, Early> {
+    let names: Vec<_> = calls.iter().map(|(call, _)| call.line.host.as_str()).collect();
+    let hellos: Vec<HostHello> = answers(&names, events)?;
+    let own = env!("CARGO_PKG_VERSION");
+    let others: Vec<_> = names.iter().zip(&hellos).filter(|(_, hello)| hello.unisono != own).collect();
+    for (name, HostHello { unisono, .. }) in &others {
+        crate::complain!(
+            "unisono run: host {name}: it has unisono {unisono}, and this is {own}: install the same version on all hosts"
+        );
+    }
+    if !others.is_empty() {
+        return Err(Early::End(End::Status(1)));
+    }
+    let hosts = calls.into_iter().zip(hellos);
+    let host = hosts.map(|((call, ranks), hello)| Host { call, ranks: ranks.unwrap_or(hello.cores), hello });
+    Ok(host.collect())
 }
 
 /// Waits for an answer of each host. Prints which cannot answer.
-fn answers(names: &[&str], events: &Receiver<Event>) -> Result<Vec<Said>, Early> {
-    let mut all: Vec<Option<Said>> = names.iter().map(|_| None).collect();
-    let (mut failed, mut until) = (vec![false; names.len()], Instant::now() + PATIENCE);
-    while all.iter().zip(&failed).any(|(answer, failed)| answer.is_none() && !failed) {
+fn answers<A: DeserializeOwned>(names: &[&str], events: &Receiver<Event>) -> Result<Vec<A>, Early> {
+    // Of each host its answer, `Some(None)` if it cannot answer.
+    let mut all: Vec<Option<Option<A>>> = names.iter().map(|_| None).collect();
+    let mut until = Instant::now() + PATIENCE;
+    while all.iter().any(Option::is_none) {
         match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Event::Answered(number, answer)) => {
                 let at = usize::try_from(number).map_err(io::Error::other)?;
-                match answer {
-                    Ok(said) => all[at] = Some(said),
-                    Err(problem) => {
-                        crate::complain!("unisono run: host {}: {problem}", names[at]);
-                        failed[at] = true;
-                        until = until.min(Instant::now() + AFTER_FAILURE);
-                    }
+                let answer = answer.and_then(|line| {
+                    serde_json::from_str(&line).map_err(|error| {
+                        format!("the unisono there has another protocol than this one ({error}): install the same version on all hosts")
+                    })
+                });
+                if let Err(problem) = &answer {
+                    crate::complain!("unisono run: host {}: {problem}", names[at]);
+                    until = until.min(Instant::now() + AFTER_FAILURE);
                 }
+                all[at] = Some(answer.ok());
             }
             Ok(Event::Signal(signal)) if signals::stops(signal) => signals::stop_here(),
             Ok(Event::Signal(signal)) => return Err(Early::End(End::Signal(signal))),
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                if !failed.contains(&true) {
+                if !all.iter().any(|answer| matches!(answer, Some(None))) {
                     let missing = names.iter().zip(&all).filter(|(_, answer)| answer.is_none());
                     let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
                     let (missing, first) = (missing.join(", "), missing[0]);
@@ -194,10 +180,7 @@ fn answers(names: &[&str], events: &Receiver<Event>) -> Result<Vec<Said>, Early>
             }
         }
     }
-    if failed.contains(&true) {
-        return Err(Early::End(End::Status(1)));
-    }
-    Ok(all.into_iter().flatten().collect())
+    all.into_iter().flatten().collect::<Option<_>>().ok_or(Early::End(End::Status(1)))
 }
 
 /// The addresses of this host at which others may reach it, the likeliest first: those from which ssh came, and those of its
@@ -223,10 +206,10 @@ fn candidates(hosts: &[Host]) -> Vec<IpAddr> {
 }
 
 /// For each host an address of the store that it reaches: the same for all, if there is one; or which host reaches none.
-fn choose(addresses: &[SocketAddr], reached: &[&[bool]]) -> Result<Vec<SocketAddr>, usize> {
+fn choose(addresses: &[SocketAddr], reached: &[Vec<bool>]) -> Result<Vec<SocketAddr>, usize> {
     let reaches = |host: &[bool], at: usize| host.get(at).copied().unwrap_or(false);
     let common = (0..addresses.len()).find(|&at| reached.iter().all(|host| reaches(host, at)));
-    let of = |(number, host): (usize, &&[bool])| {
+    let of = |(number, host): (usize, &Vec<bool>)| {
         let own = || (0..addresses.len()).find(|&at| reaches(host, at));
         common.or_else(own).map(|at| addresses[at]).ok_or(number)
     };
@@ -236,7 +219,7 @@ fn choose(addresses: &[SocketAddr], reached: &[&[bool]]) -> Result<Vec<SocketAdd
 /// The address of rank 0's host, and a port that is free there, for programs whose rank 0 serves something itself.
 fn master(hosts: &[Host], addresses: &[SocketAddr]) -> (String, u16) {
     let Some((first, store)) = hosts.first().zip(addresses.first()) else { return (String::new(), 0) };
-    let here = ssh::is_here(&first.name);
+    let here = ssh::is_here(&first.call.line.host);
     let at = if here { Some(store.ip()) } else { first.hello.at };
     (at.map_or_else(|| first.hello.host.clone(), |ip| ip.to_string()), first.hello.port)
 }
@@ -249,7 +232,9 @@ mod tests {
     fn the_store_has_one_address_if_all_reach_it() {
         let addresses: Vec<SocketAddr> =
             ["10.0.0.1:5", "10.1.0.1:5", "10.2.0.1:5"].iter().map(|it| it.parse().unwrap()).collect();
-        let choose = |reached: &[&[bool]]| choose(&addresses, reached);
+        let choose = |reached: &[&[bool]]| {
+            choose(&addresses, &reached.iter().map(|it| it.to_vec()).collect::<Vec<_>>())
+        };
         assert_eq!(choose(&[&[true, true, false], &[false, true, true]]), Ok(vec![addresses[1]; 2]));
         let apart = choose(&[&[true, false, false], &[false, false, true]]);
         assert_eq!(apart, Ok(vec![addresses[0], addresses[2]]));

@@ -4,7 +4,10 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     io::{self, BufRead, BufReader, Read},
-    os::unix::{ffi::OsStrExt, process::CommandExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        process::CommandExt,
+    },
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::mpsc::Sender,
     thread::JoinHandle,
@@ -14,15 +17,11 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, Signal, kill_process_group},
 };
-use serde::de::DeserializeOwned;
 
-use super::agent;
+use super::agent::{self, HELLO};
 use crate::{
     invocation,
-    run::{
-        link::{Answer, HELLO, HostHello, Reached, Said},
-        ranks::{self, Event},
-    },
+    run::ranks::{self, Event, HostChannel, HostConnection},
     words,
 };
 
@@ -33,7 +32,8 @@ const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A host that was called.
 pub(super) struct CalledHost {
-    pub(super) child: Child,
+    pub(super) line: HostChannel,
+    child: Child,
     thread: JoinHandle<(BufReader<ChildStdout>, ChildStderr)>,
     end: EndOfCall,
 }
@@ -66,22 +66,25 @@ impl CalledHost {
             ),
             kind => io::Error::new(kind, format!("cannot start ssh: {error}")),
         })?;
-        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(io::Error::other("ssh has no output"));
+        let (Some(input), Some(output), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("ssh has no input or output"));
         };
+        let line = HostChannel { host: name.to_owned(), input };
         let end = EndOfCall(Pid::from_child(&child));
         let reader = Reader { number, name: name.to_owned(), pid: end.0, errors, tell };
         let thread = std::thread::Builder::new()
             .name(format!("answers of {number}"))
             .spawn(move || reader.read(BufReader::new(output)))?;
-        Ok(Self { child, thread, end })
+        Ok(Self { line, child, thread, end })
     }
 
     /// The connection, when both answers have come. It lasts longer than the call.
-    pub(super) fn finish(self) -> io::Result<(Child, BufReader<ChildStdout>, ChildStderr)> {
+    pub(super) fn finish(self) -> io::Result<HostConnection> {
         let (output, errors) = self.thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
         std::mem::forget(self.end);
-        Ok((self.child, output, errors))
+        Ok(HostConnection { line: self.line, child: self.child, output, errors })
     }
 }
 
@@ -117,15 +120,8 @@ fn there(name: &str) -> Command {
 
 /// A word as shells take it.
 fn quoted(word: &OsStr) -> OsString {
-    let mut quoted = b"'".to_vec();
-    for &byte in word.as_bytes() {
-        match byte {
-            b'\'' => quoted.extend_from_slice(b"'\\''"),
-            byte => quoted.push(byte),
-        }
-    }
-    quoted.push(b'\'');
-    OsStr::from_bytes(&quoted).to_owned()
+    let parts: Vec<_> = word.as_bytes().split(|&byte| byte == b'\'').collect();
+    OsString::from_vec([b"'", &parts.join(&b"'\\''"[..])[..], b"'"].concat())
 }
 
 /// Reads a host's answers.
@@ -139,22 +135,19 @@ struct Reader {
 
 impl Reader {
     fn read(mut self, mut output: BufReader<ChildStdout>) -> (BufReader<ChildStdout>, ChildStderr) {
-        let hello =
-            self.line::<HostHello>(&mut output).and_then(|hello| self.judge(hello)).map(Said::HostHello);
-        if self.tell(hello) {
-            let reached = self.line::<Reached>(&mut output).map(Said::Reached);
-            self.tell(reached);
+        for first in [HELLO, "["] {
+            let line = self.line(first, &mut output);
+            let goes_on = line.is_ok();
+            drop(self.tell.send(Event::Answered(self.number, line)));
+            if !goes_on {
+                break;
+            }
         }
         (output, self.errors)
     }
 
-    /// Sends an answer as an event; false if it is an error, or cannot be sent.
-    fn tell(&self, answer: Answer) -> bool {
-        let is_one = answer.is_ok();
-        self.tell.send(Event::Answered(self.number, answer)).is_ok() && is_one
-    }
-
-    fn line<W: DeserializeOwned>(&mut self, output: &mut BufReader<ChildStdout>) -> Result<W, String> {
+    /// The next line that begins with `first`.
+    fn line(&mut self, first: &str, output: &mut BufReader<ChildStdout>) -> Result<String, String> {
         let mut line = Vec::new();
         for _ in 0..MOST_LINES {
             line.clear();
@@ -163,23 +156,11 @@ impl Reader {
                 Ok(0) | Err(_) => break,
                 Ok(_) => {}
             }
-            if line.starts_with(HELLO.as_bytes()) || line.starts_with(b"{\"reached\":") {
-                return serde_json::from_slice(&line)
-                    .map_err(|error| format!("the unisono there has another protocol than this one ({error}): install the same version on all hosts"));
+            if line.starts_with(first.as_bytes()) {
+                return Ok(String::from_utf8_lossy(&line).into_owned());
             }
         }
         Err(self.silent())
-    }
-
-    fn judge(&self, hello: HostHello) -> Result<HostHello, String> {
-        let own = env!("CARGO_PKG_VERSION");
-        match hello.unisono == own {
-            true => Ok(hello),
-            false => Err(format!(
-                "it has unisono {}, and this is {own}: install the same version on all hosts",
-                hello.unisono
-            )),
-        }
     }
 
     /// Why a host does not answer.
