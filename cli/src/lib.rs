@@ -45,13 +45,7 @@ pub use invocation::Invocation;
 Start with `unisono doctor`, which checks this machine, and `unisono bench all_reduce`, which measures it.
 With RUST_LOG=info, every subcommand logs its choices and their reasons to standard error."
 )]
-struct Unisono {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
+enum Unisono {
     Run(run::Run),
     Bench(bench::BenchCommand),
     Broadcast(broadcast::Broadcast),
@@ -68,12 +62,6 @@ enum Command {
 /// not suggest one of them.
 #[derive(Parser)]
 #[command(name = "unisono")]
-struct OwnProcess {
-    #[command(subcommand)]
-    command: OwnCommand,
-}
-
-#[derive(Subcommand)]
 enum OwnCommand {
     MeasureOneRank(cost::measure_rank::OneRank),
     RunGuard,
@@ -135,8 +123,8 @@ pub fn main(invocation: Invocation) -> ExitCode {
     let words = iter::once(&name).chain(invocation::arguments());
     let first = invocation::arguments().first().map(|word| word.to_string_lossy());
     let parsed = match first.is_some_and(|word| OwnCommand::has_subcommand(&word)) {
-        true => OwnProcess::try_parse_from(words).map(|own| own.command.run()),
-        false => Unisono::try_parse_from(words).map(|unisono| unisono.command.run()),
+        true => OwnCommand::try_parse_from(words).map(OwnCommand::run),
+        false => Unisono::try_parse_from(words).map(Unisono::run),
     };
     match parsed {
         Ok(status) => status,
@@ -148,7 +136,7 @@ pub fn main(invocation: Invocation) -> ExitCode {
     }
 }
 
-impl Command {
+impl Unisono {
     fn run(self) -> ExitCode {
         match self {
             Self::Run(run) => status("run", run.run()),
@@ -159,8 +147,8 @@ impl Command {
             Self::Simulate(simulate) => status("simulate", simulate.run()),
             Self::Explain(explain) => status("explain", explain.run()),
             Self::Compare(compare) => status("compare", compare.run()),
-            Self::Completions(completions) => status("completions", completions.run(Unisono::command())),
-            Self::Man(man) => status("man", man.run(Unisono::command())),
+            Self::Completions(completions) => status("completions", completions.run(Self::command())),
+            Self::Man(man) => status("man", man.run(Self::command())),
         }
     }
 }

@@ -15,16 +15,12 @@ pub(crate) fn time(seconds: f64) -> String {
 
 /// Bytes: `17 B`, `1.5 KiB`, `256 KiB`, `3.73 GiB`.
 pub(crate) fn size(bytes: usize) -> String {
-    big(bytes as f64)
+    size64(bytes as u64)
 }
 
 /// As [`size`], of a number that may be too large for one.
 pub(crate) fn size64(bytes: u64) -> String {
-    big(bytes as f64)
-}
-
-fn big(bytes: f64) -> String {
-    let (mut value, mut unit) = (bytes, "B");
+    let (mut value, mut unit) = (bytes as f64, "B");
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
         if value < 1023.5 {
             break;

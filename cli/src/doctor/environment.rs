@@ -64,16 +64,7 @@ impl From<launch::Launch> for LaunchInfo {
     fn from(launch: launch::Launch) -> Self {
         let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, rendezvous, .. } = launch;
         let (meeting, host) = match rendezvous {
-            RendezvousPoint::Store(address) => {
-                let shown = address.to_string();
-                match address {
-                    StoreAddress::Tcp { host, .. } => (shown, Some(host)),
-                    StoreAddress::Among { hosts, .. } if hosts.len() == 1 => {
-                        (shown, hosts.into_iter().next())
-                    }
-                    _ => (shown, None),
-                }
-            }
+            RendezvousPoint::Store(address) => (address.to_string(), host_of(address)),
             RendezvousPoint::ThisHost => ("a directory on this machine".into(), None),
             RendezvousPoint::None => ("no place, because this is the only rank".into(), None),
         };
@@ -146,10 +137,7 @@ impl Environment {
         let [store, master] = ["UNISONO_STORE", "MASTER_ADDR"].map(|name| Some((name, self.value(name)?)));
         let Some((name, value)) = store.or(master) else { return Ok(None) };
         let host = match store {
-            Some(_) => StoreAddress::parse(value.trim()).map(|address| match address {
-                StoreAddress::Tcp { host, .. } => Some(host),
-                _ => None,
-            }),
+            Some(_) => StoreAddress::parse(value.trim()).map(host_of),
             None => launch::host_in(value).map(|host| Some(host.to_owned())),
         };
         host.map_err(|problem| Error::Config { name: name.into(), value: Some(value.into()), problem })
@@ -229,6 +217,15 @@ impl Environment {
             section.note("no variable of unisono, of a launcher or of libfabric is set");
         }
         section
+    }
+}
+
+/// The host of a store, if only one can be.
+fn host_of(address: StoreAddress) -> Option<String> {
+    match address {
+        StoreAddress::Tcp { host, .. } => Some(host),
+        StoreAddress::Among { mut hosts, .. } if hosts.len() == 1 => hosts.pop(),
+        _ => None,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::{
     io::{self, Read},
-    process::{Child, Command, Stdio},
-    sync::mpsc,
+    process::{Command, Stdio},
+    sync::mpsc::Receiver,
     thread,
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
+use super::apart;
 use crate::{
     bench::rows,
     invocation,
@@ -130,38 +131,33 @@ fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
 pub(super) fn output(command: &mut Command, patience: Duration) -> io::Result<(bool, String, String)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (said, complained) = (all(child.stdout.take()), all(child.stderr.take()));
-    let ended = ended(&mut child, Instant::now() + patience);
+    let deadline = Instant::now() + patience;
+    let ended = loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            Ok(Some(_)) => break true,
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break false;
+            }
+        }
+    };
     // A process that it has started may keep them open.
-    let rest = |stream: mpsc::Receiver<_>| stream.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    let rest = |stream: Receiver<_>| stream.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
     Ok((ended, rest(said), rest(complained)))
 }
 
 /// Sends all of a stream once it has ended, up to 1 MiB.
-fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+fn all(source: Option<impl Read + Send + 'static>) -> Receiver<String> {
     const MOST: u64 = 1 << 20;
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
+    apart(move || {
         let mut bytes = Vec::new();
         if let Some(source) = source {
             let _ = source.take(MOST).read_to_end(&mut bytes);
         }
-        drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
-    });
-    receiver
-}
-
-/// True if a process ends in time; if not, it is killed.
-fn ended(child: &mut Child, deadline: Instant) -> bool {
-    while Instant::now() < deadline {
-        match child.try_wait() {
-            Ok(None) => thread::sleep(Duration::from_millis(2)),
-            Ok(Some(_)) => return true,
-            Err(_) => break,
-        }
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    false
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
 /// The first lines of the standard error, behind a colon.

@@ -11,9 +11,9 @@ use serde::Serialize;
 use unisono::config::StoreAddress;
 
 use super::{
+    apart,
     files::Files,
     report::{Section, or_unknown},
-    within,
 };
 
 /// How long the look-up of a host's address may take.
@@ -101,11 +101,6 @@ impl NetworkDevices {
         }
     }
 
-    /// The interface with this address.
-    fn with(&self, address: IpAddr) -> Option<&Interface> {
-        self.interfaces.iter().find(|interface| interface.addresses.contains(&address))
-    }
-
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("interfaces");
         if let Some(problem) = &self.problem {
@@ -180,7 +175,8 @@ impl NetworkDevices {
                 "correct MASTER_ADDR or UNISONO_STORE, /etc/hosts or the routes (`ip route get ADDRESS`)",
             ),
             (None, Some(from)) => {
-                let name = self.with(from).map_or("an unknown interface", |interface| &interface.name);
+                let interface = self.interfaces.iter().find(|it| it.addresses.contains(&from));
+                let name = interface.map_or("an unknown interface", |interface| &interface.name);
                 let path = format!("the route to {named} starts at {from} on {name}");
                 if route.address.is_some_and(|address| StoreAddress::names_itself(host, address)) {
                     section.ok(format!(
@@ -230,8 +226,11 @@ fn interfaces(files: &Files, addresses: Vec<(String, IpAddr)>) -> Vec<Interface>
         let up = match files.text(&path("operstate")).as_deref() {
             Some("up") => Some(true),
             Some("down" | "lowerlayerdown" | "notpresent" | "dormant") => Some(false),
-            // Loopback and tunnels have no such state; the flag IFF_UP says whether they are on.
-            _ => flags(&files.text(&path("flags")).unwrap_or_default()).map(|flags| flags & 1 != 0),
+            // Loopback and tunnels have no such state; the lowest bit of `0x1003`, IFF_UP, says whether they are on.
+            _ => files
+                .text(&path("flags"))
+                .and_then(|flags| u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok())
+                .map(|flags| flags & 1 != 0),
         };
         // An unknown speed is -1; with some drivers 0 or 2^32-1.
         let mbit = files.number::<i64>(&path("speed")).filter(|mbit| (1..i64::from(u32::MAX)).contains(mbit));
@@ -244,11 +243,6 @@ fn interfaces(files: &Files, addresses: Vec<(String, IpAddr)>) -> Vec<Interface>
         }
     };
     all.into_iter().map(interface).collect()
-}
-
-/// Flags as the kernel writes them: `0x1003`.
-fn flags(text: &str) -> Option<u32> {
-    u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
 /// The ports of all RDMA devices.
@@ -279,10 +273,10 @@ fn verbs_files(files: &Files) -> Vec<VerbsFile> {
 fn route(host: String) -> Route {
     let none = |host, address, problem: String| Route { host, address, from: None, problem: Some(problem) };
     let asked = host.clone();
-    let address = match within(RESOLVING, move || (asked.as_str(), 0).to_socket_addrs()) {
-        Some(Ok(mut addresses)) => addresses.next(),
-        Some(Err(error)) => return none(host, None, format!("its address is unknown ({error})")),
-        None => {
+    let address = match apart(move || (asked.as_str(), 0).to_socket_addrs()).recv_timeout(RESOLVING) {
+        Ok(Ok(mut addresses)) => addresses.next(),
+        Ok(Err(error)) => return none(host, None, format!("its address is unknown ({error})")),
+        Err(_) => {
             let problem = format!("its address was not found within {} s", RESOLVING.as_secs());
             return none(host, None, problem);
         }
@@ -315,7 +309,7 @@ mod tests {
     fn this_machine_has_loopback() {
         let found = NetworkDevices::gather(&Files::below("/"), Some("127.0.0.1".into()));
         let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
-        let interface = found.with(loopback);
+        let interface = found.interfaces.iter().find(|it| it.addresses.contains(&loopback));
         assert!(interface.is_some_and(|interface| interface.up == Some(true)), "{found:?}");
         let route = found.route.as_ref().unwrap();
         assert_eq!((route.from, route.problem.as_ref()), (Some(loopback), None));

@@ -34,11 +34,9 @@ pub(super) struct Limit {
     pub(super) hard: Option<u64>,
 }
 
-impl Limit {
-    fn of(resource: Resource) -> Self {
-        let limit = getrlimit(resource);
-        Self { soft: limit.current, hard: limit.maximum }
-    }
+fn limit(resource: Resource) -> Limit {
+    let limit = getrlimit(resource);
+    Limit { soft: limit.current, hard: limit.maximum }
 }
 
 /// The memory that windows take.
@@ -97,9 +95,9 @@ impl SystemLimits {
         let may_lock = status.as_deref().and_then(|status| capable(status, IPC_LOCK));
         let transparent = files.text("/sys/kernel/mm/transparent_hugepage/enabled");
         Self {
-            memlock: Limit::of(Resource::Memlock),
+            memlock: limit(Resource::Memlock),
             may_lock: may_lock.map(|may| may && first_user_namespace(files)),
-            files: Limit::of(Resource::Nofile),
+            files: limit(Resource::Nofile),
             memory: cgroup::memory_limit(&|path| files.text(path)),
             transparent: transparent.and_then(|text| chosen(&text)),
             congestion_control: files.text("/proc/sys/net/ipv4/tcp_congestion_control"),

@@ -12,10 +12,10 @@ use std::{
     process::ExitCode,
     sync::mpsc,
     thread,
-    time::Duration,
 };
 
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 use unisono::config::StoreAddress;
 use unisono_transport::ofi::Options;
 
@@ -43,7 +43,6 @@ use self::{
     limits::{SystemLimits, Windows},
     machine::{Machine, RanksHere},
     providers::Providers,
-    ranks::JobRanks,
     report::{LineMark, Section},
     self_test::SelfTest,
     shared::SharedMemory,
@@ -78,29 +77,15 @@ pub(crate) struct Doctor {
     json: Option<PathBuf>,
 }
 
-/// The JSON object: all facts and the lines about them.
-#[derive(Serialize)]
-struct Findings {
-    works: bool,
-    versions: Versions,
-    environment: Environment,
-    machine: Machine,
-    interfaces: NetworkDevices,
-    shared_memory: SharedMemory,
-    providers: Providers,
-    self_test: SelfTest,
-    limits: SystemLimits,
-    sections: Vec<Section>,
-}
-
 impl Doctor {
     /// Succeeds if shared memory or a provider works.
     pub(crate) fn run(self) -> io::Result<ExitCode> {
         let files = Files::below("/");
         let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
-        let mut out = Printer { quiet: json_only, colours: io::stdout().is_terminal(), sections: Vec::new() };
+        let (colours, facts) = (io::stdout().is_terminal(), Map::new());
+        let mut out = Printer { quiet: json_only, colours, facts, sections: Vec::new() };
 
-        let versions = out.show(Versions::gather(&files), Versions::judge)?;
+        out.show(Versions::gather(&files), Versions::judge)?;
         let environment = out.show(Environment::gather(), Environment::judge)?;
         let config = environment.config();
         let given = self.ranks.and_then(|ranks| usize::try_from(ranks).ok());
@@ -111,7 +96,7 @@ impl Doctor {
             Some(topology) => Machine::described(topology.read_apart(), topology, ranks),
             None => Machine::gather(&files, ranks),
         };
-        out.print(machine.judge())?;
+        let machine = out.show(machine, Machine::judge)?;
         let interfaces =
             out.show(NetworkDevices::gather(&files, environment.master()), NetworkDevices::judge)?;
 
@@ -126,34 +111,22 @@ impl Doctor {
         let shared_memory = out.show(shared_memory, SharedMemory::judge)?;
         let providers = out.show(Providers::gather(&options, &shared_memory), Providers::judge)?;
         let self_test = out.show(SelfTest::gather(&providers), SelfTest::judge)?;
-        if let Some(ranks) = (JobRanks { launched, here: count }).judge(&machine, &self_test) {
+        if let Some(ranks) = ranks::judge(launched, count, &machine, &self_test) {
             out.print(ranks)?;
         }
         // Ranks have windows and connections for ranks on other machines too.
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);
         let limits = SystemLimits::gather(&files, Windows::of(&config, world, here));
-        let limits = out.show(limits, |limits| limits.judge(&self_test))?;
+        out.show(limits, |limits| limits.judge(&self_test))?;
         let verdict = verdict(&out.sections, &self_test);
         out.print(verdict)?;
 
         let works = !self_test.working().is_empty();
         if let Some(file) = &self.json {
-            let sections = out.sections;
-            let findings = Findings {
-                works,
-                versions,
-                environment,
-                machine,
-                interfaces,
-                shared_memory,
-                providers,
-                self_test,
-                limits,
-                sections,
-            };
-            let mut json = serde_json::to_string_pretty(&findings).map_err(io::Error::other)?;
-            json.push('\n');
+            let Printer { mut facts, sections, .. } = out;
+            facts.extend([("works".to_owned(), json!(works)), ("sections".to_owned(), json!(sections))]);
+            let json = format!("{:#}\n", Value::from(facts));
             if json_only {
                 io::stdout().lock().write_all(json.as_bytes())?;
             } else {
@@ -172,17 +145,20 @@ fn towards(interfaces: &NetworkDevices) -> Option<IpAddr> {
     route.address.filter(|&address| !StoreAddress::names_itself(&route.host, address))
 }
 
-/// Prints sections and keeps them.
+/// Prints sections, and keeps them and the facts that they are about for the JSON object.
 struct Printer {
     quiet: bool,
     colours: bool,
+    facts: Map<String, Value>,
     sections: Vec<Section>,
 }
 
 impl Printer {
-    /// Prints the section about some facts.
-    fn show<T>(&mut self, facts: T, judge: impl FnOnce(&T) -> Section) -> io::Result<T> {
-        self.print(judge(&facts)).map(|()| facts)
+    /// Prints the section about some facts. Its title is also their name in the JSON object.
+    fn show<T: Serialize>(&mut self, facts: T, judge: impl FnOnce(&T) -> Section) -> io::Result<T> {
+        let section = judge(&facts);
+        self.facts.insert(section.title.replace([' ', '-'], "_"), serde_json::to_value(&facts)?);
+        self.print(section).map(|()| facts)
     }
 
     fn print(&mut self, section: Section) -> io::Result<()> {
@@ -199,13 +175,9 @@ impl Printer {
 /// The summary.
 fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let count = |mark| sections.iter().map(|section| section.count(mark)).sum::<usize>();
-    let (problems, warnings) = (count(LineMark::Problem), count(LineMark::Warn));
-    let marks = match (problems, warnings) {
-        (0, 0) => "no problems".to_owned(),
-        (0, warnings) => some(warnings, "warning"),
-        (problems, 0) => some(problems, "problem"),
-        (problems, warnings) => format!("{}, {}", some(problems, "problem"), some(warnings, "warning")),
-    };
+    let counts = [(count(LineMark::Problem), "problem"), (count(LineMark::Warn), "warning")];
+    let counts: Vec<_> = counts.iter().filter(|(count, _)| *count > 0).map(|it| some(it.0, it.1)).collect();
+    let marks = if counts.is_empty() { "no problems".to_owned() } else { counts.join(", ") };
     let mut section = Section::new("verdict");
     let working = self_test.working();
     if working.is_empty() {
@@ -230,9 +202,11 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// The result of `work` if it ends in time. Otherwise its thread is left alone, because a call that hangs cannot be stopped.
-fn within<T: Send + 'static>(time: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// Begins `work` on another thread, which sends its result. If that does not come in time, the thread can be left alone: a call that
+/// hangs cannot be stopped.
+fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
     let (sender, receiver) = mpsc::channel();
-    thread::Builder::new().spawn(move || drop(sender.send(work()))).ok()?;
-    receiver.recv_timeout(time).ok()
+    // Without a thread, nothing comes.
+    drop(thread::Builder::new().spawn(move || drop(sender.send(work()))));
+    receiver
 }

@@ -9,18 +9,12 @@ use crate::words::{size64, some};
 /// The most ranges of processors that are written.
 const RANGES: usize = 4;
 
-/// What a part of the hardware is; inside one set of processors the outer ones come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Socket,
-    NumaNode,
-    Cache,
-    Core,
-}
+/// What a part of the hardware is that has no parts inside it.
+const CORE: &str = "core";
 
 /// A part of the hardware, and the parts inside it.
-struct RankPart {
-    kind: Kind,
+struct Part {
+    noun: &'static str,
     /// A note about it: the level and the size of a cache.
     note: Option<String>,
     processors: Processors,
@@ -116,34 +110,35 @@ fn devices(hardware: &Hardware, wanted: impl Fn(&Device) -> bool) -> String {
 }
 
 /// The parts of the hardware that divide cores, each inside the smallest one that has all its processors.
-fn tree(hardware: &Hardware) -> Vec<RankPart> {
+fn tree(hardware: &Hardware) -> Vec<Part> {
     let all = hardware.processors();
-    let part = |kind, processors: &Processors, note| RankPart {
-        kind,
+    let part = |noun, processors: &Processors, note| Part {
+        noun,
         note,
         processors: processors.clone(),
         inside: Vec::new(),
     };
-    let mut parts: Vec<_> = hardware.packages.iter().map(|it| part(Kind::Socket, it, None)).collect();
+    // Of parts with the same processors the outer ones come first.
+    let mut parts: Vec<_> = hardware.packages.iter().map(|it| part("socket", it, None)).collect();
     // A NUMA node that is a socket has a separate line.
     let divides = |it: &Processors| !it.is_empty() && *it != all && !hardware.packages.contains(it);
     // Nodes with memory of two kinds have the same processors.
     let nodes: BTreeSet<_> =
         hardware.nodes.iter().map(|node| &node.processors).filter(|it| divides(it)).collect();
-    parts.extend(nodes.into_iter().map(|it| part(Kind::NumaNode, it, None)));
+    parts.extend(nodes.into_iter().map(|it| part("NUMA node", it, None)));
     let shared = |cache: &&Cache| !hardware.cores.iter().any(|core| core.include(&cache.processors));
     parts.extend(hardware.caches.iter().filter(shared).map(|cache| {
         let size = cache.size.map_or_else(String::new, |size| format!(" {}", size64(size)));
-        part(Kind::Cache, &cache.processors, Some(format!("L{}{size}", cache.level)))
+        part("cache", &cache.processors, Some(format!("L{}{size}", cache.level)))
     }));
-    parts.extend(hardware.cores.iter().map(|it| part(Kind::Core, it, None)));
-    parts.sort_by_key(|part| (std::cmp::Reverse(part.processors.len()), part.kind));
+    parts.extend(hardware.cores.iter().map(|it| part(CORE, it, None)));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.processors.len()));
     let mut tree = Vec::new();
     parts.into_iter().for_each(|part| insert(&mut tree, part));
     tree
 }
 
-fn insert(parts: &mut Vec<RankPart>, new: RankPart) {
+fn insert(parts: &mut Vec<Part>, new: Part) {
     match parts.iter_mut().find(|part| part.processors.include(&new.processors)) {
         Some(part) => insert(&mut part.inside, new),
         None => parts.push(new),
@@ -151,35 +146,26 @@ fn insert(parts: &mut Vec<RankPart>, new: RankPart) {
 }
 
 /// Parts side by side, equal ones together.
-fn words(parts: &[RankPart]) -> Vec<String> {
-    let mut groups: Vec<(Kind, String, usize)> = Vec::new();
+fn words(parts: &[Part]) -> Vec<String> {
+    let mut groups: Vec<(&str, String, usize)> = Vec::new();
     let mut parts: Vec<_> = parts.iter().collect();
     parts.sort_by_key(|part| &part.processors);
     for part in parts {
         let rest = rest(part);
-        match groups.iter_mut().find(|(kind, other, _)| (*kind, other) == (part.kind, &rest)) {
+        match groups.iter_mut().find(|(noun, other, _)| (*noun, other) == (part.noun, &rest)) {
             Some((.., count)) => *count += 1,
-            None => groups.push((part.kind, rest, 1)),
+            None => groups.push((part.noun, rest, 1)),
         }
     }
-    let words = |(kind, rest, count): &(Kind, String, usize)| {
-        let noun = match kind {
-            Kind::Socket => "socket",
-            Kind::NumaNode => "NUMA node",
-            Kind::Cache => "cache",
-            Kind::Core => "core",
-        };
-        format!("{}{rest}", some(*count, noun))
-    };
-    groups.iter().map(words).collect()
+    groups.iter().map(|(noun, rest, count)| format!("{}{rest}", some(*count, noun))).collect()
 }
 
 /// What follows the name of a part: notes, and what is inside it.
-fn rest(part: &RankPart) -> String {
+fn rest(part: &Part) -> String {
     let (mut notes, mut inner) = (Vec::from_iter(part.note.clone()), part);
     // Parts with the same processors are one part.
     while let [only] = &*inner.inside
-        && only.kind != Kind::Core
+        && only.noun != CORE
         && only.processors == part.processors
     {
         notes.extend(only.note.clone());
@@ -188,7 +174,7 @@ fn rest(part: &RankPart) -> String {
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
     let threads = part.processors.len();
     let inside = match &*inner.inside {
-        [] if part.kind == Kind::Core && threads > 1 => format!(" × {}", some(threads, "thread")),
+        [] if part.noun == CORE && threads > 1 => format!(" × {}", some(threads, "thread")),
         [] => String::new(),
         parts => match &*words(parts) {
             [one] => format!(" × {one}"),

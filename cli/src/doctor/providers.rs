@@ -32,13 +32,6 @@ pub(super) struct OfferedProvider {
     pub(super) reason: String,
 }
 
-impl From<ofi::Candidate> for OfferedProvider {
-    fn from(candidate: ofi::Candidate) -> Self {
-        let ofi::Candidate { name, version, domain, address, fits, taken, reason } = candidate;
-        Self { name, version, device: domain, address, fits, taken, reason }
-    }
-}
-
 impl OfferedProvider {
     /// Its device and address.
     fn place(&self) -> String {
@@ -117,7 +110,11 @@ impl RequestResult {
             ProviderRequest::OneHost | ProviderRequest::Hosts => None,
         };
         let survey = ofi::survey(&Options { provider, ..options.clone() });
-        let survey = survey.map(|all| all.into_iter().map(OfferedProvider::from).collect::<Vec<_>>());
+        let offered = |candidate| {
+            let ofi::Candidate { name, version, domain: device, address, fits, taken, reason } = candidate;
+            OfferedProvider { name, version, device, address, fits, taken, reason }
+        };
+        let survey = survey.map(|all| all.into_iter().map(offered).collect::<Vec<_>>());
         let (failed, survey) = (survey.as_ref().err().map(ToString::to_string), survey.unwrap_or_default());
         let mut next: Vec<OfferedProvider> = Vec::new();
         for candidate in survey.iter().filter(|candidate| candidate.fits) {
@@ -208,7 +205,7 @@ impl Providers {
             }
         }
         // The candidates that are not taken, a line for each provider and reason.
-        let mut rest: Vec<(&str, &str, Vec<String>)> = Vec::new();
+        let mut rest: Vec<([&str; 2], Vec<String>)> = Vec::new();
         let mentioned = |candidate: &OfferedProvider| {
             self.ways.iter().any(|way| match &way.taken {
                 Ok(taken) => taken.words() == candidate.words(),
@@ -216,16 +213,13 @@ impl Providers {
             })
         };
         for candidate in self.candidates.iter().filter(|candidate| !mentioned(candidate)) {
-            let place = candidate.place();
-            match rest
-                .iter_mut()
-                .find(|(name, reason, _)| (*name, *reason) == (&candidate.name, &candidate.reason))
-            {
-                Some((_, _, places)) => places.push(place),
-                None => rest.push((&candidate.name, &candidate.reason, vec![place])),
+            let (about, place) = ([&*candidate.name, &*candidate.reason], candidate.place());
+            match rest.iter_mut().find(|(other, _)| *other == about) {
+                Some((_, places)) => places.push(place),
+                None => rest.push((about, vec![place])),
             }
         }
-        for (name, reason, mut places) in rest {
+        for ([name, reason], mut places) in rest {
             places.retain(|place| !place.is_empty() && place != name);
             let places = if places.is_empty() { String::new() } else { format!(" on {}", places.join(", ")) };
             section.note(format!("not taken: {name}{places}: {reason}"));

@@ -7,34 +7,31 @@ use super::{
 };
 use crate::words::{host, some};
 
-/// The ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
-pub(super) struct JobRanks<'a> {
-    pub(super) launched: Option<&'a LaunchInfo>,
-    /// The number of ranks on this host, if it is known.
-    pub(super) here: Option<usize>,
-}
-
-impl JobRanks<'_> {
-    /// `None` if there are no ranks.
-    pub(super) fn judge(&self, machine: &Machine, self_test: &SelfTest) -> Option<Section> {
-        let mut section = Section::new("ranks");
-        let name = host();
-        let place = machine.hardware.as_ref().ok().map(picture::place);
-        match (self.launched, self.here) {
-            (Some(launch), here) => {
-                section.note(placed(launch, here, &name));
-                let place = place.map_or_else(String::new, |place| format!("; it may use {place}"));
-                section.note(format!("this is rank {}{place}", launch.rank));
-            }
-            (None, Some(here)) => section.note(format!("{} on this host ({name})", some(here, "rank"))),
-            (None, None) => return None,
+/// Judges the ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
+/// `here` is their number on this host, if it is known. `None` if there are no ranks.
+pub(super) fn judge(
+    launched: Option<&LaunchInfo>,
+    here: Option<usize>,
+    machine: &Machine,
+    self_test: &SelfTest,
+) -> Option<Section> {
+    let mut section = Section::new("ranks");
+    let name = host();
+    let place = machine.hardware.as_ref().ok().map(picture::place);
+    match (launched, here) {
+        (Some(launch), here) => {
+            section.note(placed(launch, here, &name));
+            let place = place.map_or_else(String::new, |place| format!("; it may use {place}"));
+            section.note(format!("this is rank {}{place}", launch.rank));
         }
-        let several = self.launched.is_some_and(|launch| self.here.is_none_or(|here| here < launch.ranks));
-        if let Some(provider) = provider(self_test, several) {
-            section.ok(describe_transport(&provider));
-        }
-        Some(section)
+        (None, Some(here)) => section.note(format!("{} on this host ({name})", some(here, "rank"))),
+        (None, None) => return None,
     }
+    let several = launched.is_some_and(|launch| here.is_none_or(|here| here < launch.ranks));
+    if let Some(provider) = provider(self_test, several) {
+        section.ok(describe_transport(&provider));
+    }
+    Some(section)
 }
 
 /// Which of the ranks are on this host.

@@ -90,14 +90,9 @@ impl SelfTest {
         self.trials.iter().filter(|trial| trial.asked)
     }
 
-    /// True if shared memory works, and no provider.
-    pub(super) fn shares_only(&self) -> bool {
-        self.working() == [SHM]
-    }
-
     /// True if ranks of several hosts can form no group, though more than shared memory was asked for.
     pub(super) fn ends_at_the_host(&self) -> bool {
-        self.shares_only() && !self.trials.iter().any(|trial| trial.request.is_shm())
+        self.working() == [SHM] && !self.trials.iter().any(|trial| trial.request.is_shm())
     }
 
     pub(super) fn judge(&self) -> Section {

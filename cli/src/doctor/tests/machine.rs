@@ -8,7 +8,7 @@ use super::{
     super::{
         environment::LaunchInfo,
         machine::{Machine, RanksHere},
-        ranks::JobRanks,
+        ranks,
         report::Section,
     },
     SHM, says, tested,
@@ -81,7 +81,7 @@ fn ranks_are_placed_and_told_how_they_reach_each_other() {
     let said = |launched: Option<&LaunchInfo>, here, allowed, (inside, between)| {
         let Ok(hardware) = machine(None).hardware else { unreachable!() };
         let machine = Machine { hardware: Ok(Hardware { allowed, ..hardware }), ..machine(None) };
-        let section = JobRanks { launched, here }.judge(&machine, &tested(inside, between))?;
+        let section = ranks::judge(launched, here, &machine, &tested(inside, between))?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Some(section.lines.iter().map(|line| line.text.replace(&host, "HOST")).collect::<Vec<_>>())
     };
