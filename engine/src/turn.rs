@@ -6,7 +6,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Instant};
 use unisono_schedule::{CallSchedule, Schedule};
 
 use crate::{
-    collective::{OperationRun, Pass, Quick},
+    collective::{OperationRun, Pass, ShownProgress},
     comm::{QueuedCollective, Sharing},
     completion::{Completion, Done, Outcome, WorkRequest},
     progress::{DrivenEngine, Engine, OFTEN, RunningOperation},
@@ -98,14 +98,14 @@ impl DrivenEngine<'_> {
             core.begin(&mut operation);
             self.supervisor.began(&operation);
             core.comm.collectives.exposed = false;
-            let mut quick = Quick::default();
-            let ended = self.go_on(|engine| quick.pass(&mut engine.net.core(comm_id)?, &operation));
+            let mut shown = ShownProgress::default();
+            let ended = self.go_on(|engine| shown.pass(&mut engine.net.core(comm_id)?, &mut operation));
             if ended.map_err(|stop| self.engine.net.halt(comm_id, &operation, stop, Instant::now()))? {
                 self.next_turn(comm_id)?;
                 return Ok(Called::Ended(operation.number));
             }
             let mut run = OperationRun::new(Vec::new(), Box::new(operation));
-            run.quick = Some(quick);
+            run.shown = Some(shown);
             (run, false)
         } else {
             (self.enter(comm_id, Box::new(operation), None)?, true)

@@ -95,6 +95,12 @@ impl Recorded {
         Self { known: Arc::new(known), given: 0 }
     }
 
+    /// Records the schedule that shows the elements of a job in place ([`Showing::InPlace`](crate::Showing::InPlace)), all at once.
+    #[must_use]
+    pub fn in_place(plan: &Plan, job: &Job<'_>) -> Self {
+        Self { known: Arc::new(Known::of(plan.make(job), usize::MAX)), given: 0 }
+    }
+
     /// All steps.
     #[must_use]
     pub fn steps(&self) -> &[Step] {

@@ -274,9 +274,7 @@ impl Agreement {
         if let Read::Operands(plan) = &self.read
             && self.reads.copies
         {
-            let mut schedule = schedule(plan, operation, true);
-            let shown = first(core, &mut *schedule)?;
-            self.copied = Some((schedule, shown));
+            self.copied = Some(cut(core, plan, operation)?);
         }
         Ok(())
     }
@@ -319,27 +317,22 @@ impl Agreement {
             Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(reads))),
         };
         let schedule = match self.copied.take() {
-            Some((schedule, _)) => schedule,
-            None => {
-                let mut schedule = schedule(plan, operation, reads.others.iter().any(Other::copies));
-                first(core, &mut *schedule)?;
-                schedule
+            Some((schedule, _)) => CallSchedule::Made(schedule),
+            None if reads.others.iter().any(Other::copies) => {
+                CallSchedule::Made(cut(core, plan, operation)?.0)
             }
+            None => CallSchedule::Recorded(plan.whole.clone()),
         };
         // The calls of those that this rank reads from have been compared.
-        Ok(Agreed::InPlace(CallSchedule::Made(schedule), ShowRounds::in_place(reads)))
+        Ok(Agreed::InPlace(schedule, ShowRounds::in_place(reads)))
     }
 }
 
-/// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
-fn schedule(plan: &ShownPlan, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
-    plan.plan.make(&in_place_job(&plan.job, operation.plan.size, cut.then_some(plan.copies)))
-}
-
-/// Takes the first step of a schedule, which shows elements.
-fn first(core: &Core<'_>, schedule: &mut dyn Schedule) -> Result<Shown> {
+/// The schedule in which ranks show as many elements at once as fit a slot, after its first step, and the elements that this step shows.
+fn cut(core: &Core<'_>, plan: &ShownPlan, operation: &Operation) -> Result<(Box<dyn Schedule>, Shown)> {
+    let mut schedule = plan.plan.make(&in_place_job(&plan.job, operation.plan.size, Some(plan.copies)));
     match schedule.next(0) {
-        Some(Step::Show { shown }) => Ok(shown),
+        Some(Step::Show { shown }) => Ok((schedule, shown)),
         step => Err(core.stop(format!("a schedule that should show elements begins with {step:?}"))),
     }
 }

@@ -9,8 +9,8 @@ use unisono_transport::{Error, Region, RemoteRegion};
 use super::{
     agree::Agreement,
     lane::LaneProgress,
-    quick::Quick,
     run::{Exposed, OperationRun},
+    shown::ShownProgress,
 };
 use crate::{
     comm::{Core, Sharing},
@@ -31,7 +31,7 @@ impl OperationRun {
             exposed: Exposed::new(),
             working: 0,
             agreement: None,
-            quick: None,
+            shown: None,
             rounds: None,
         }
     }
@@ -64,7 +64,7 @@ impl OperationRun {
         };
         core.comm.collectives.exposed = false;
         if self.agreement.is_none() {
-            self.quick = Some(Quick::default());
+            self.shown = Some(ShownProgress::default());
         }
         Ok(())
     }

@@ -18,8 +18,6 @@ pub(crate) struct LaneProgress {
     pub latest: Option<(Span, Staged)>,
     /// Steps to run before the next one of the schedule, in reverse order.
     pub(super) before: SmallVec<[Step; 3]>,
-    /// True if that step has begun a round, or has told the others that this rank has read their operands.
-    pub(super) begun: bool,
     pub(super) ended: bool,
     /// The number of steps that are done.
     pub(super) steps: u64,

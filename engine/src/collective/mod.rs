@@ -5,11 +5,10 @@ mod begin;
 mod lane;
 mod location;
 mod pass;
-mod quick;
 mod rounds;
 mod run;
 mod send;
 mod shown;
 mod slice;
 
-pub(crate) use self::{lane::LaneProgress, pass::Pass, quick::Quick, run::OperationRun};
+pub(crate) use self::{lane::LaneProgress, pass::Pass, run::OperationRun, shown::ShownProgress};

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
 use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
 use unisono_transport::Region;
 
@@ -28,7 +27,7 @@ pub(crate) struct ShowRounds {
     /// The bytes that another rank shows in this round.
     bytes: usize,
     /// How operands are read in place; `None` if all is copied to slots.
-    in_place: Option<Box<OperandReads>>,
+    in_place: Option<OperandReads>,
     /// True if messages go between hosts, and the ranks of this host read each other's scratch.
     pub(super) sends: bool,
 }
@@ -41,7 +40,7 @@ pub(crate) struct OperandReads {
     /// True if others read something of this rank.
     pub is_read: bool,
     /// The ranks that this one reads from.
-    pub others: SmallVec<[Other; 8]>,
+    pub others: Vec<Other>,
 }
 
 /// A rank that is read from.
@@ -72,12 +71,12 @@ impl OperandReads {
 impl ShowRounds {
     /// The rounds of an operation whose operands are read in place. The calls of those ranks that this one reads have been compared.
     pub(super) fn in_place(in_place: OperandReads) -> Self {
-        Self { compared: in_place.others.len(), in_place: Some(Box::new(in_place)), ..Self::default() }
+        Self { compared: in_place.others.len(), in_place: Some(in_place), ..Self::default() }
     }
 
     /// The rounds of an operation whose messages go between hosts. The calls of all ranks of this host have been compared.
     pub(super) fn inside(in_place: OperandReads) -> Self {
-        Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
+        Self { in_place: Some(in_place), sends: true, ..Self::default() }
     }
 
     /// True if a step needs no messages: ranks show its elements, or this rank does it alone.
@@ -157,7 +156,7 @@ impl ShowRounds {
 
     /// How operands are read in place; `None` if all is copied to slots.
     pub(super) fn how(&self) -> Option<&OperandReads> {
-        self.in_place.as_deref()
+        self.in_place.as_ref()
     }
 
     /// True if this rank copies the elements that it shows to a slot, a slice at a time, because its memory cannot be read in place.

@@ -1,7 +1,7 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
+use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Shown, Span, Step};
 use unisono_transport::Region;
 
 use super::{
@@ -9,8 +9,8 @@ use super::{
     lane::LaneProgress,
     location::Location,
     pass::Pass,
-    quick::Quick,
     rounds::ShowRounds,
+    shown::ShownProgress,
 };
 use crate::{
     call::Signature,
@@ -24,6 +24,9 @@ use crate::{
 /// Registered parts of an output: one, or one for each source.
 pub(super) type Exposed = SmallVec<[Region; 1]>;
 
+/// The error of a step that is only in schedules that show elements.
+const NO_ROUNDS: &str = "a step shows elements in a schedule of messages";
+
 /// An operation under way.
 pub(crate) struct OperationRun {
     pub operation: Box<Operation>,
@@ -35,9 +38,9 @@ pub(crate) struct OperationRun {
     pub(crate) working: usize,
     /// The agreement of ranks before the schedule begins.
     pub(super) agreement: Option<Box<Agreement>>,
-    /// The progress of an operation that shows all its elements in slots; it has no lanes.
-    pub(crate) quick: Option<Quick>,
-    /// The rounds of another schedule that shows elements.
+    /// The progress of an operation that shows all its elements; it has no lanes.
+    pub(crate) shown: Option<ShownProgress>,
+    /// The rounds in which ranks of a host show elements, if messages go between hosts.
     pub(super) rounds: Option<ShowRounds>,
 }
 
@@ -49,8 +52,8 @@ impl OperationRun {
             let moved = moved | (core.comm.mailbox.has_queued() && core.send_control()?);
             return Ok(if moved { Pass::Moved } else { Pass::Idle });
         }
-        if let Some(quick) = &mut self.quick {
-            return quick.pass(core, &self.operation);
+        if let Some(shown) = &mut self.shown {
+            return shown.pass(core, &mut self.operation);
         }
         let (mut moved, mut worked) = (false, 0);
         loop {
@@ -72,10 +75,6 @@ impl OperationRun {
         }
         if core.comm.mailbox.has_queued() {
             moved |= core.send_control()?;
-        }
-        // Shown elements are no messages, so none of them is in flight.
-        if self.shows_alone() && self.ended() {
-            return Ok(Pass::Ended);
         }
         // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
         // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
@@ -105,10 +104,10 @@ impl OperationRun {
                 self.rounds = Some(rounds);
                 self.open_windows(core)?;
             }
-            Agreed::Copied => self.quick = Some(Quick::default()),
+            Agreed::Copied => self.shown = Some(ShownProgress::default()),
             Agreed::InPlace(schedule, rounds) => {
-                (self.operation.schedule, self.rounds) = (schedule, Some(rounds));
-                self.lanes.resize_with(self.operation.schedule.lanes(), LaneProgress::default);
+                self.operation.schedule = schedule;
+                self.shown = Some(ShownProgress::after_first(rounds));
             }
         }
         self.agreement = None;
@@ -117,22 +116,17 @@ impl OperationRun {
 
     /// True if something that peers publish in shared slots would let it continue.
     pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
-        if let Some(quick) = &self.quick {
-            return quick.waits(comm, &self.operation).next().is_none();
+        if let Some(shown) = &self.shown {
+            return shown.waits(comm, &self.operation).next().is_none();
         }
         match (&self.agreement, &self.rounds) {
             (Some(agreement), _) => agreement.is_ready(comm),
             (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
-                let due = |step| rounds.has(step) && rounds.waits(comm, step, lane.begun).next().is_none();
+                let due = |step| rounds.has(step) && rounds.waits(comm, step, false).next().is_none();
                 lane.step.as_ref().is_none_or(due)
             }),
             (None, None) => false,
         }
-    }
-
-    /// True if the schedule shows elements and sends no messages.
-    fn shows_alone(&self) -> bool {
-        self.rounds.as_ref().is_some_and(|rounds| !rounds.sends)
     }
 
     /// True if every lane has ended.
@@ -145,15 +139,15 @@ impl OperationRun {
         if let Some(agreement) = &self.agreement {
             return (agreement.steps(), agreement.waits(comm));
         }
-        if let Some(quick) = &self.quick {
-            return (quick.done as u64, quick.waits(comm, &self.operation).collect());
+        if let Some(shown) = &self.shown {
+            return (shown.done as u64, shown.waits(comm, &self.operation).collect());
         }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
             if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step)
                 && rounds.has(step)
             {
-                waits.extend(rounds.waits(comm, step, lane.begun));
+                waits.extend(rounds.waits(comm, step, false));
                 continue;
             }
             match lane.step {
@@ -198,9 +192,9 @@ impl OperationRun {
                 Some(Step::Await { from, .. }) => self.land(core, index, from)?,
                 Some(Step::Take { from, len }) => self.take(core, index, from, len)?,
                 Some(Step::Free { from }) => self.free(core, index, from)?,
-                Some(Step::Show { shown }) => self.show(core, index, &shown)?,
+                Some(Step::Show { shown }) => self.show(core, &shown)?,
                 Some(Step::View { from, shown }) => self.view(core, from, &shown)?,
-                Some(Step::Settle) => self.settle(core, index)?,
+                Some(Step::Settle) => core.comm.collectives.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
                     self.lanes[index].ended = true;
@@ -217,6 +211,24 @@ impl OperationRun {
         }
     }
 
+    /// Shows elements to the other ranks of this host. False if that must wait.
+    fn show(&mut self, core: &mut Core<'_>, shown: &Shown) -> Result<bool> {
+        let Some(rounds) = &mut self.rounds else { return Err(core.stop(NO_ROUNDS)) };
+        let begun = rounds.enter(core, &self.operation, shown)?;
+        if begun {
+            core.publish_shared(&self.operation.info(0))?;
+        }
+        Ok(begun)
+    }
+
+    /// Looks whether another rank of this host has shown these elements. False if it has not.
+    fn view(&mut self, core: &mut Core<'_>, from: Rank, shown: &Shown) -> Result<bool> {
+        match &mut self.rounds {
+            Some(rounds) => rounds.view(core, &self.operation, from, shown),
+            None => Err(core.stop(NO_ROUNDS)),
+        }
+    }
+
     /// The present step of a lane is done.
     pub(crate) fn finish(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
@@ -224,7 +236,7 @@ impl OperationRun {
             // The step may have changed the source that was staged.
             lane.latest = None;
         }
-        (lane.step, lane.done, lane.staged, lane.begun) = (None, 0, None, false);
+        (lane.step, lane.done, lane.staged) = (None, 0, None);
         lane.steps += 1;
     }
 

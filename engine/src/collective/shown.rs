@@ -1,53 +1,169 @@
-//! The steps of schedules that show elements, in rounds through [shared slots](crate::comm::Sharing). A rank shows what it has
-//! copied to its own slot, or its operands, which the others have [mapped](super::agree); they read it there.
+//! Runs an operation that shows all its elements, and sends no messages, step by step. Ranks show elements in rounds through
+//! [shared slots](crate::comm::Sharing).
+//!
+//! A short operation through slots usually ends in its first pass, so this executor has no lanes and allocates nothing.
 
-use unisono_schedule::{Rank, Shown};
+use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Step};
 
 use super::{
-    rounds::{OperandReads, ShowRounds},
-    run::OperationRun,
+    location::{Location, broken, check_writes, compute},
+    pass::Pass,
+    rounds::{ShowRounds, copy_slice},
 };
 use crate::{
-    comm::{Core, layout},
+    comm::{Comm, Core, layout},
+    memory::SpanError,
+    request::Operation,
     stop::Result,
 };
 
-/// A step shows or views elements, and its schedule does not say that it does.
-const NO_ROUNDS: &str = "a step shows elements in a schedule of messages";
+/// The progress of an operation that shows all its elements.
+#[derive(Default)]
+pub(crate) struct ShownProgress {
+    /// The number of steps that are done.
+    pub(super) done: usize,
+    /// The present step, unless the schedule is recorded.
+    step: Option<Step>,
+    /// The number of elements of the present step that are copied or reduced.
+    elements: usize,
+    /// True if the present step has begun a round, or has told the others that this rank has read their operands.
+    begun: bool,
+    rounds: ShowRounds,
+}
 
-impl OperationRun {
-    /// Begins a round and shows elements in it. False if that must wait, or if elements are still to be copied.
-    pub(super) fn show(&mut self, core: &mut Core<'_>, lane: usize, shown: &Shown) -> Result<bool> {
-        let Some(rounds) = &mut self.rounds else { return Err(core.stop(NO_ROUNDS)) };
-        let lane = &mut self.lanes[lane];
-        lane.begun = lane.begun || rounds.enter(core, &self.operation, shown)?;
-        if !lane.begun || rounds.copies_slices() && lane.done < shown.len() {
-            return Ok(false);
-        }
-        core.publish_shared(&self.operation.info(0))?;
-        Ok(true)
+/// What a step has done.
+enum Stepped {
+    /// It waits for another rank.
+    Waits,
+    /// It has copied or reduced this many bytes, and has more to do.
+    Part(usize),
+    /// It has copied or reduced this many bytes, and has ended.
+    Ended(usize),
+}
+
+impl Stepped {
+    /// Whether a step that waits has ended.
+    fn waited(ended: bool) -> Self {
+        if ended { Self::Ended(0) } else { Self::Waits }
+    }
+}
+
+impl ShownProgress {
+    /// The progress of an operation that has shown the first elements of its schedule in these rounds.
+    pub(super) fn after_first(rounds: ShowRounds) -> Self {
+        Self { done: 1, rounds, ..Self::default() }
     }
 
-    /// Looks whether a rank has shown these elements. False if it has not.
-    pub(super) fn view(&mut self, core: &mut Core<'_>, from: Rank, shown: &Shown) -> Result<bool> {
-        match &mut self.rounds {
-            Some(rounds) => rounds.view(core, &self.operation, from, shown),
-            None => Err(core.stop(NO_ROUNDS)),
+    /// Advances as far as possible now, by about a slice of work, and sends control messages that are queued.
+    pub(crate) fn pass(&mut self, core: &mut Core<'_>, operation: &mut Operation) -> Result<Pass> {
+        let pass = self.advance(core, operation)?;
+        let sent = core.comm.mailbox.has_queued() && core.send_control()?;
+        Ok(if sent && matches!(pass, Pass::Idle) { Pass::Moved } else { pass })
+    }
+
+    fn advance(&mut self, core: &mut Core<'_>, operation: &mut Operation) -> Result<Pass> {
+        let mut worked = 0;
+        loop {
+            if let CallSchedule::Made(schedule) = &mut operation.schedule {
+                self.step = self.step.or_else(|| schedule.next(0));
+            }
+            let operation = &*operation;
+            let made;
+            let step = match &operation.schedule {
+                CallSchedule::Recorded(recorded) => recorded.steps().get(self.done),
+                _ => {
+                    made = self.step;
+                    made.as_ref()
+                }
+            };
+            let Some(step) = step else { return Ok(Pass::Ended) };
+            if worked >= SLICE {
+                return Ok(Pass::Moved);
+            }
+            worked += match self.run(core, operation, step)? {
+                // In slots a rank waits for the last of its host, as [`Pass::Moved`] says.
+                Stepped::Waits if worked > 0 && self.rounds.how().is_some() => return Ok(Pass::Moved),
+                Stepped::Waits => return Ok(Pass::Idle),
+                Stepped::Part(bytes) => bytes,
+                Stepped::Ended(bytes) => {
+                    #[cfg(debug_assertions)]
+                    core.trace(0, Some(*step));
+                    (self.done, self.step, self.elements, self.begun) = (self.done + 1, None, 0, false);
+                    bytes
+                }
+            };
         }
     }
 
-    /// Waits for the lane's puts. If elements are only shown, tells the others that this rank no longer reads their operands, if any of
-    /// them waits for that, and waits for those that read its operands. False if one still may.
-    pub(super) fn settle(&mut self, core: &mut Core<'_>, lane: usize) -> Result<bool> {
-        let shows = self.rounds.as_ref().filter(|rounds| !rounds.sends);
-        let Some(OperandReads { others, .. }) = shows.and_then(ShowRounds::how) else {
-            return Ok(core.comm.collectives.outstanding[lane] == 0);
-        };
-        let (round, reads) = (core.comm.shared.number, others.iter().any(|other| !other.copies()));
-        if !std::mem::replace(&mut self.lanes[lane].begun, true) && reads {
+    /// Does the present step, or a slice of it.
+    fn run(&mut self, core: &mut Core<'_>, operation: &Operation, step: &Step) -> Result<Stepped> {
+        let (size, before) = (operation.plan.size, self.elements);
+        match step {
+            Step::Show { shown } => {
+                self.begun = self.begun || self.rounds.enter(core, operation, shown)?;
+                if !self.begun {
+                    return Ok(Stepped::Waits);
+                }
+                if self.rounds.copies_slices() && before < shown.len() {
+                    self.elements = copy_slice(core, operation, shown, before)?;
+                    return Ok(Stepped::Part((self.elements - before) * size));
+                }
+                core.publish_shared(&operation.info(0))?;
+                Ok(Stepped::Ended(0))
+            }
+            Step::View { from, shown } => {
+                self.rounds.view(core, operation, *from, shown).map(Stepped::waited)
+            }
+            Step::Settle => self.settle(core).map(Stepped::waited),
+            step => {
+                let worked = self.work(core.comm, operation, step);
+                let ended = worked.map_err(|error| broken(core, operation, step, &error))?;
+                let bytes = (self.elements - before) * size;
+                Ok(if ended { Stepped::Ended(bytes) } else { Stepped::Part(bytes) })
+            }
+        }
+    }
+
+    /// Copies or reduces a slice of a step. True at its end.
+    fn work(&mut self, comm: &Comm, operation: &Operation, step: &Step) -> Result<bool, SpanError> {
+        let (Step::Fold { into, .. } | Step::Copy { into, .. }) = *step else { return Err(SpanError::Step) };
+        check_writes(operation, step, into)?;
+        let size = operation.plan.size;
+        let end = into.len.min(self.elements + SLICE / size);
+        compute(operation, comm.identity.me, step, self.elements..end, |span| match span.place {
+            Place::Landed(from) => {
+                let found = self.rounds.place(comm, from, span, size);
+                found.map(|(region, at)| Location::Region(region, at)).ok_or(SpanError::Landed)
+            }
+            Place::Input => Ok(Location::Operand(&operation.input, span.offset * size)),
+            // Such a schedule needs no scratch.
+            Place::Output | Place::Scratch => Ok(Location::Operand(&operation.output, span.offset * size)),
+        })?;
+        self.elements = end;
+        Ok(end == into.len)
+    }
+
+    /// Tells the others that this rank has read their operands, and waits until they have read those of this rank. False if that must
+    /// wait.
+    fn settle(&mut self, core: &mut Core<'_>) -> Result<bool> {
+        let Some(reads) = self.rounds.how() else { return Ok(true) };
+        let round = core.comm.shared.number;
+        if !std::mem::replace(&mut self.begun, true) && reads.others.iter().any(|other| !other.copies()) {
             core.tell_shared(layout::DONE, round)?;
         }
-        let is_read = self.rounds.as_ref().is_some_and(ShowRounds::is_read);
-        Ok(!is_read || core.comm.shared.late(layout::DONE, round).next().is_none())
+        Ok(!self.rounds.is_read() || core.comm.shared.late(layout::DONE, round).next().is_none())
+    }
+
+    /// The ranks that it waits for.
+    pub(super) fn waits<'c>(
+        &self,
+        comm: &'c Comm,
+        operation: &Operation,
+    ) -> impl Iterator<Item = Rank> + use<'c> {
+        let step = match &operation.schedule {
+            CallSchedule::Recorded(recorded) => recorded.steps().get(self.done),
+            _ => self.step.as_ref(),
+        };
+        step.map(|step| self.rounds.waits(comm, step, self.begun)).into_iter().flatten()
     }
 }

@@ -4,7 +4,6 @@ use unisono_schedule::{SLICE, Span, Step};
 
 use super::{
     location::{broken, check_writes, compute, stays},
-    rounds::{ShowRounds, copy_slice},
     run::OperationRun,
 };
 use crate::{comm::Core, request::OutputAccess, stop::Result};
@@ -14,12 +13,7 @@ impl OperationRun {
     /// of bytes; `None` if there is no such lane.
     pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>> {
         let (lanes, first) = (self.lanes.len(), self.working);
-        let slices = self.rounds.as_ref().is_some_and(ShowRounds::copies_slices);
         let work = |lane: usize| match self.lanes[lane].step {
-            Some(step @ Step::Show { shown }) if slices && self.lanes[lane].begun => {
-                Some((lane, step, Span { len: shown.len(), ..shown.first }))
-                    .filter(|_| self.lanes[lane].done < shown.len())
-            }
             Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {
                 Some((lane, step, into))
             }
@@ -33,8 +27,7 @@ impl OperationRun {
         let before = self.lanes[lane].done;
         self.slice(core, lane, step, into)?;
         let now = self.lanes[lane].done;
-        // A step that shows elements ends when it has published them.
-        if now >= into.len && !matches!(step, Step::Show { .. }) {
+        if now >= into.len {
             #[cfg(debug_assertions)]
             core.trace(lane, Some(step));
             self.finish(lane);
@@ -45,10 +38,6 @@ impl OperationRun {
 
     /// Does a slice of a step.
     fn slice(&mut self, core: &mut Core<'_>, lane: usize, step: Step, into: Span) -> Result<()> {
-        if let Step::Show { shown } = step {
-            self.lanes[lane].done = copy_slice(core, &self.operation, &shown, self.lanes[lane].done)?;
-            return Ok(());
-        }
         let mut end = into.len.min(self.lanes[lane].done + SLICE / self.operation.plan.size);
         // If the input is put aside, the elements of such a copy already lie in the output.
         if stays(&step) && self.operation.access == OutputAccess::AllAfterCopy {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use unisono_core::reduce::{Kernel, ReduceOp};
-use unisono_schedule::{CallSchedule, Collective, Job, Rank, algorithm::Plan};
+use unisono_schedule::{
+    CallSchedule, Collective, Job, Rank, Recorded, algorithm::Plan, select::shown::in_place_job,
+};
 
 use crate::{
     call::Signature,
@@ -112,6 +114,17 @@ pub struct ShownPlan {
     pub job: Job<'static>,
     /// The most bytes that a rank copies to a slot at once, a power of two; 0 if messages are faster than copies.
     pub copies: usize,
+    /// The schedule of this rank, if no rank copies elements to a slot: each shows all its elements at once.
+    pub(crate) whole: Recorded,
+}
+
+impl ShownPlan {
+    /// The ranks show the elements of this job in place by this plan.
+    #[must_use]
+    pub fn new(plan: &'static Plan, job: &Job<'_>, size: usize, copies: usize) -> Self {
+        let job = in_place_job(job, size, None);
+        Self { plan, job, copies, whole: Recorded::in_place(plan, &job) }
+    }
 }
 
 /// The lengths of blocks in elements, by rank of the group: of those that this rank sends, and of those that it gets. 0 where there

@@ -176,7 +176,7 @@ impl Planner {
                 None => self.chooser.shown(job.collective, given),
             },
         };
-        Some(ShownPlan { plan, job: select::shown::in_place_job(job, size, None), copies })
+        Some(ShownPlan::new(plan, job, size, copies))
     }
 
     /// The choice for a collective.
