@@ -14,7 +14,7 @@ demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks o
 	  "$$unisono" bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
 
 test: ## shows that the library works on this machine: all tests and doctests, the long ones in short, examples, the Python package
-	@TESTS=brief ci/slowest.sh $(MAKE) unit examples python
+	@TESTS=brief ci/slowest.sh sh -c '$(MAKE) unit && $(MAKE) -j2 -O examples python'
 
 gate: check unit examples python test-libfabric2 test-judges test-hosts test-verbs test-slurm test-python test-clients test-machines ## all that continuous integration runs: check, the tests in full, and each of the goals test-... but arm64 and torch-files (an hour)
 
