@@ -7,6 +7,8 @@ if [ "${1:-}" = --program ]; then
   name=$2 folder=$3 program=$4 status=0
   # Not for all: programs that the others start warn of a variable that they do not know.
   if [ "${TESTS:-}" = brief ] && [ "$name" = processes ]; then export UNISONO_TEST_BRIEF=1; fi
+  # Its tests mostly wait for the processes that they start, and would take longer than all others.
+  if [ "$name" = command_line ]; then export RUST_TEST_THREADS=$((2 * $(nproc))); fi
   # Where `cargo test` runs it. `nohup` and shells that start jobs in the background ignore signals that tests send.
   said=$(cd "$folder" && env --default-signal "$program" --show-output 2>&1) || status=$?
   printf '== unisono%s: %s\n%s\n' "${folder#"$PWD"}" "$name" "$said"
