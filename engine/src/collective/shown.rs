@@ -136,8 +136,9 @@ impl ShownProgress {
                 found.map(|(region, at)| Location::Region(region, at)).ok_or(SpanError::Landed)
             }
             Place::Input => Ok(Location::Operand(&operation.input, span.offset * size)),
-            // Such a schedule needs no scratch.
-            Place::Output | Place::Scratch => Ok(Location::Operand(&operation.output, span.offset * size)),
+            Place::Output => Ok(Location::Operand(&operation.output, span.offset * size)),
+            // Such a schedule needs none.
+            Place::Scratch => Err(SpanError::Scratch),
         })?;
         self.elements = end;
         Ok(end == into.len)
