@@ -130,5 +130,6 @@ fn waiting(provider: &str) -> Cases {
 }
 
 fn main() -> ExitCode {
+    // ci/test.sh divides them between two runs.
     suite::main(("processes", "tcp,shm,mux,default"), cases, waiting, ROLES)
 }

@@ -61,6 +61,9 @@ pub(crate) fn brief() -> bool {
 /// know.
 pub(crate) const BRIEF: &str = "UNISONO_TEST_BRIEF";
 
+/// The variable that names providers. Ranks do not need it.
+pub(crate) const PROVIDERS: &str = "UNISONO_TEST_PROVIDERS";
+
 /// Runs all cases over every provider, the `waiting` ones concurrently with the others; or runs the role of this process.
 pub(crate) fn main(
     (suite, providers): (&str, &str),
@@ -72,7 +75,7 @@ pub(crate) fn main(
         return rank::run(&role, roles);
     }
     let filter = arguments::filter();
-    let named = std::env::var("UNISONO_TEST_PROVIDERS");
+    let named = std::env::var(PROVIDERS);
     let mut failed = false;
     for provider in named.as_deref().unwrap_or(providers).split(',') {
         // Software providers stay on the loopback; a NIC cannot reach it and is chosen by the default.

@@ -152,6 +152,7 @@ impl TestJob {
             .env("UNISONO_JOIN_TIMEOUT", "60s")
             .env(rank::LIMIT, self.patience.as_secs().to_string())
             .env_remove(suite::BRIEF)
+            .env_remove(suite::PROVIDERS)
             .envs(suite::brief().then_some((rank::BRIEF, "1")))
             .envs(more.iter().copied())
             .stdin(Stdio::null())
