@@ -79,18 +79,17 @@ impl ShowRounds {
         Self { in_place: Some(in_place), sends: true, ..Self::default() }
     }
 
-    /// True if a step needs no messages: ranks show its elements, or this rank does it alone.
-    pub(super) fn has(&self, step: &Step) -> bool {
-        let message = matches!(
+    /// True if a step of a schedule that also sends messages needs none: ranks show its elements, or this rank does it alone.
+    pub(super) fn has(step: &Step) -> bool {
+        !matches!(
             step,
             Step::Put { .. } | Step::Take { .. } | Step::Write { .. } | Step::Await { .. } | Step::Settle
-        );
-        !(self.sends && message)
+        )
     }
 
-    /// True if a rank shows elements to this one and sends it no messages.
+    /// True if messages go between hosts, and a rank shows elements to this one instead.
     pub(super) fn reads(&self, from: Rank) -> bool {
-        !self.sends || self.how().is_some_and(|how| how.other(from).is_some())
+        self.how().is_some_and(|how| how.other(from).is_some())
     }
 
     /// Begins a round, if all others have begun the one before, in which this rank shows these elements. Copies them to its slot, unless

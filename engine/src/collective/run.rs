@@ -122,7 +122,7 @@ impl OperationRun {
         match (&self.agreement, &self.rounds) {
             (Some(agreement), _) => agreement.is_ready(comm),
             (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
-                let due = |step| rounds.has(step) && rounds.waits(comm, step, false).next().is_none();
+                let due = |step| ShowRounds::has(step) && rounds.waits(comm, step, false).next().is_none();
                 lane.step.as_ref().is_none_or(due)
             }),
             (None, None) => false,
@@ -145,7 +145,7 @@ impl OperationRun {
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
             if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step)
-                && rounds.has(step)
+                && ShowRounds::has(step)
             {
                 waits.extend(rounds.waits(comm, step, false));
                 continue;
