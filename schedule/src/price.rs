@@ -312,7 +312,7 @@ mod tests {
             for plan in algorithm.plans {
                 for ranks in [2, 1000] {
                     let job = job(plan.collective, ranks, usize::MAX / 4 / ranks);
-                    let few = Effort { steps: 100_000, limit: 1_000_000 };
+                    let few = Effort { steps: 30_000, limit: 1_000_000 };
                     let cost = price(plan, &job, 4, &Fabric::NDR400, few);
                     let is_priced = matches!(cost, Ok(cost) if cost.seconds.is_finite());
                     assert!(

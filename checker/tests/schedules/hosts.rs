@@ -7,7 +7,7 @@ use unisono_schedule::{
     algorithm::{ALGORITHMS, Algorithm, Plan},
 };
 
-use crate::{Draw, openings::openings, policy, run_with, sent};
+use crate::{Draw, brief, openings::openings, policy, run_with, sent};
 
 /// The plans of two levels.
 fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
@@ -96,7 +96,8 @@ fn cases(
         ranks,
         Draw::of(&hosts.iter().map(|&it| it as usize).collect::<Vec<_>>()).below(1 << 30),
     ]);
-    for turn in 0..12 {
+    let turns = if brief() { 6 } else { 12 };
+    for turn in 0..turns {
         let chunk = draw.one(&[1, 3, 16, 1000]);
         let small = [0, 1, ranks - 1, ranks, ranks + 1, 7, 61][draw.below(7)];
         let count = if turn % 2 == 0 {

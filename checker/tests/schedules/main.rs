@@ -260,6 +260,11 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
     cases
 }
 
+/// True where few cases of each kind shall run, as in `make test`.
+fn brief() -> bool {
+    std::env::var_os("UNISONO_TEST_BRIEF").is_some()
+}
+
 /// Checks that any two choices occur together in some case.
 fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
     let some = |what: String, is: &dyn Fn(&Setup<'_>, &Job<'_>) -> bool| {
@@ -357,13 +362,16 @@ fn run_with<C: Sync>(cases: &[C], check: impl Fn(&C) -> Result<(), String> + Syn
 #[test]
 fn every_algorithm_keeps_its_promises() {
     let started = std::time::Instant::now();
+    let worlds = if brief() { (1..=12).chain([16, 17, 33]).collect() } else { (1..=33).collect::<Vec<_>>() };
     let of = |(algorithm, plan)| -> Vec<Case> {
-        (1..=33).flat_map(|ranks| cases(algorithm, plan, ranks)).collect()
+        worlds.iter().flat_map(|&ranks| cases(algorithm, plan, ranks)).collect()
     };
     let all: Vec<Vec<Case>> = plans().map(of).collect();
     println!("{} cases in {:.1?}", run_all(&all.concat()), started.elapsed());
-    for ((algorithm, plan), cases) in plans().zip(&all) {
-        judge_variety(algorithm, plan, cases);
+    if !brief() {
+        for ((algorithm, plan), cases) in plans().zip(&all) {
+            judge_variety(algorithm, plan, cases);
+        }
     }
 }
 

@@ -85,8 +85,14 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
     };
     let input = |range| data(here, &bytes(me, range));
     let output = |len| data(here && whose != Whose::AllInputs, &vec![99; len]);
-    let sum = |at: usize| (0..ranks).fold(0_u8, |sum, rank| sum.wrapping_add(bytes(rank, at..at + 1)[0]));
-    let sums = |range: std::ops::Range<usize>| range.map(sum).collect::<Vec<_>>();
+    let sums = |range: std::ops::Range<usize>| {
+        let mut sums = vec![0_u8; range.len()];
+        for rank in 0..ranks {
+            let theirs = bytes(rank, range.clone());
+            sums.iter_mut().zip(theirs).for_each(|(sum, byte)| *sum = sum.wrapping_add(byte));
+        }
+        sums
+    };
     let check = |what: &str, reads_output: bool, gives: usize, act: &mut dyn FnMut()| {
         let (in_place, ()) = in_one_shot(group, act);
         let registered = match whose {

@@ -351,9 +351,8 @@ pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
         state ^= state << 5;
         state.to_le_bytes()
     };
-    let mut bytes: Vec<u8> =
-        std::iter::repeat_with(&mut next).flatten().take(len.next_multiple_of(4)).collect();
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    bytes.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&next()[..chunk.len()]));
     bytes
 }
 
