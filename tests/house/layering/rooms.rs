@@ -273,6 +273,7 @@ pub(super) const ENVIRONMENT: &[&str] = &[
     "cli/build.rs",
     "python/build.rs",
     "tests/",
+    "checker/tests/schedules/main.rs",
     "transport/tests/",
     "cli/tests/",
     "benches/",
