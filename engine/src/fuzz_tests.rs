@@ -113,6 +113,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
             immediate: u32::from_le_bytes(immediate),
             token: 0,
             notify: Notify::IfNotInjected,
+            fetch: false,
         };
         // If there is no window yet, the transport refuses the put.
         drop(access::put(&mut peer, &put));
@@ -151,6 +152,7 @@ fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region,
         immediate: Immediate::ControlMessage { comm_id: WORLD, from: 1, about }.encode() ^ to.mask,
         token: 0,
         notify: Notify::IfNotInjected,
+        fetch: false,
     };
     let _ = access::put(peer, &put).map_err(Stop::from)?;
     Ok(shared)

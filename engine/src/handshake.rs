@@ -75,7 +75,7 @@ impl Engine {
             let (peer, immediate) = port.to(to, comm.identity.immediate(ControlKind::Handshake))?;
             let (sources, target) = (&[Source::new(area, half, len)?], Target { region: target, offset: 0 });
             let (token, notify) = (control_token(WORLD, false), Notify::Always);
-            let put = Put { to: peer, sources, target, immediate, token, notify };
+            let put = Put { to: peer, sources, target, immediate, token, notify, fetch: false };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {
                 unsent.push(to);

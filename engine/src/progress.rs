@@ -195,6 +195,11 @@ impl Engine {
         self.net.core(comm_id).map_or(0, |core| core.comm.collectives.begun)
     }
 
+    /// True if the ranks of a communicator share slots, and have found that each can read all memory of the others.
+    pub fn reads_peers(&mut self, comm_id: CommId) -> bool {
+        self.net.core(comm_id).is_ok_and(|core| core.comm.shared.reads)
+    }
+
     /// Bytes of registered memory that the engine has allocated.
     pub fn memory(&self) -> usize {
         let comms = self.net.comms.iter().flatten();

@@ -60,6 +60,9 @@ pub struct Usage {
     pub memory: usize,
     /// The largest message of a collective, in bytes: [`Config::chunk`], or less if the limit on locked memory of some rank requires it.
     pub chunk_bytes: usize,
+    /// True if a call has gone through the slots that ranks of one host share, and these ranks may read all of each other's memory
+    /// ([`Config::peer_reads`]).
+    pub peer_reads: bool,
 }
 
 /// A handle of a group of ranks that communicate with each other: the world ([`from_env`](Self::from_env),
@@ -269,9 +272,11 @@ impl ProcessGroup {
     /// The number of the group's operations, and the memory that the groups of this process use.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let memory = self.handle.shared.runtime.with(|engine| engine.memory()).unwrap_or_default();
-        let chunk_bytes = self.handle.shared.runtime.settings.chunk_bytes;
-        Usage { operations: self.handle.shared.operations(), memory, chunk_bytes }
+        let (shared, id) = (&self.handle.shared, self.handle.shared.comm_id);
+        let of_engine = shared.runtime.with(|engine| (engine.memory(), engine.reads_peers(id)));
+        let (memory, peer_reads) = of_engine.unwrap_or_default();
+        let chunk_bytes = shared.runtime.settings.chunk_bytes;
+        Usage { operations: shared.operations(), memory, chunk_bytes, peer_reads }
     }
 
     /// Another handle of the same group, whose calls use only these algorithms, instead of those of [`Config::algorithm`]; the
@@ -311,6 +316,7 @@ impl ProcessGroup {
                 })
             }
             Pipeline::Slots { bytes } => select::shown::check_copies(bytes),
+            Pipeline::Reads => Ok(()),
         };
         checked.map_err(|problem| argument("with_pipeline", problem))?;
         let pipeline = Some(pipeline);

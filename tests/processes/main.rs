@@ -38,6 +38,7 @@ mod ports;
 mod random;
 mod rank;
 mod reach;
+mod reads;
 mod signals;
 mod soak;
 mod strangers;
@@ -74,6 +75,7 @@ const ROLES: &[&[Role]] = &[
     chaos::ROLES,
     stuck::ROLES,
     reach::ROLES,
+    reads::ROLES,
     soak::ROLES,
 ];
 
@@ -99,6 +101,7 @@ fn cases(provider: &str) -> Cases {
         mismatch::CASES,
         signals::CASES,
         chaos::CASES,
+        reads::CASES,
     ];
     cases.extend(suite::of(&tables));
     // Over shm and TCP together, only the cases that depend on transports run.

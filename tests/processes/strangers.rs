@@ -248,6 +248,7 @@ impl Stranger {
             immediate,
             token: 0,
             notify: Notify::IfNotInjected,
+            fetch: false,
         };
         let (mut posted, begun, mut events) = (false, Instant::now(), Vec::new());
         // Wait a little longer, so that the put leaves and its end may be reported.

@@ -57,6 +57,7 @@ impl End {
             immediate,
             token: 0,
             notify: Notify::IfNotInjected,
+            fetch: false,
         };
         let (mut arrived, mut sent) = (0, 0);
         // SAFETY: one end puts while the other waits for it, and nobody looks at what lands.

@@ -13,7 +13,7 @@
 //! unsafe { source.write(0, b"hello")? };
 //! let peer = here.connect(there.address())?;
 //! let target = Target { region: remote, offset: 8 };
-//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, notify: Notify::IfNotInjected };
+//! let put = Put { to: peer, sources: &[Source::new(&source, 0, 5)?], target, immediate: 7, token: 0, notify: Notify::IfNotInjected, fetch: false };
 //! // SAFETY: the window is read when the put has arrived, and the source is not written again.
 //! let _ = unsafe { here.put(&put)? };
 //!
@@ -44,6 +44,7 @@ use crate::{
     eventfd::EventFd,
     keys::Keys,
     local::{Failure, Span},
+    peer_memory::{OwnPermit, PeerMemory},
     region,
 };
 
@@ -60,6 +61,8 @@ struct Shared {
     /// What is registered, by its key. A put holds the lock while it writes, so that closing a registration waits for it.
     entries: RwLock<HashMap<u64, Entry>>,
     keys: Mutex<Keys>,
+    /// The memory of this process, if the system lets it read that as that of another.
+    memory: Option<(OwnPermit, PeerMemory)>,
 }
 
 /// Registered memory.
@@ -126,6 +129,10 @@ impl Hub {
             inboxes: Mutex::default(),
             entries: RwLock::default(),
             keys: Mutex::new(Keys::new(size_of::<u64>())),
+            memory: OwnPermit::new(true).ok().and_then(|own| {
+                let peer = PeerMemory::of(own.permit())?;
+                Some((own, peer))
+            }),
         }))
     }
 
@@ -252,6 +259,20 @@ unsafe impl Transport for Endpoint {
             Some(Region::unregistered(unsafe { Memory::owned(memory.base().add(start), len, memory) }))
         });
         Ok(mapped.map_or(Mapping::No, Mapping::Yes))
+    }
+
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        known(&self.peers, peer)?;
+        Ok(self.hub.memory.is_some())
+    }
+
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        let Some((_, memory)) = &self.hub.memory else { return Err(Failure::unreadable().to(peer).into()) };
+        // SAFETY: by the caller's promise.
+        let read = unsafe { memory.read(address, into, len) };
+        let closed = known(&self.peers, peer)?.lock().closed;
+        let read = read.and_then(|()| if closed { Err(Failure::gone()) } else { Ok(()) });
+        read.map_err(|failure| failure.to(peer).into())
     }
 
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {

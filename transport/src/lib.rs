@@ -32,6 +32,7 @@ pub mod mux;
 #[path = "../tests/observed/mod.rs"]
 mod observed;
 pub mod ofi;
+mod peer_memory;
 mod region;
 pub mod shm;
 #[cfg(test)]
@@ -104,6 +105,29 @@ pub unsafe trait Transport: Send {
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         let _ = (peer, region);
         Ok(Mapping::No)
+    }
+
+    /// True if this endpoint can [read](Self::read) all memory of a peer's process. False before they are connected.
+    ///
+    /// # Errors
+    /// Those of [`poll`](Self::poll).
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        let _ = peer;
+        Ok(false)
+    }
+
+    /// Copies `len` bytes from this address in a peer's process, whose memory need be neither registered nor mapped, to `into`.
+    ///
+    /// # Safety
+    /// `into` is valid for writes of `len` bytes, which nothing else accesses meanwhile. The peer has said that its bytes are there and at
+    /// rest; if they are not, the bytes are wrong, or it is an error.
+    ///
+    /// # Errors
+    /// [`Error::Completion`] if the peer has closed its endpoint, even while the bytes were read, has ended, does not have these bytes, or
+    /// [cannot be read](Self::reads). What was read may be wrong then.
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        let _ = (address, into, len);
+        Err(local::Failure::unreadable().to(peer).into())
     }
 
     /// Ends the sleep of peers whose memory is [mapped](Self::map), so that they look at what this process has written to its
@@ -267,6 +291,9 @@ pub struct Put<'a> {
     pub token: u64,
     /// The condition under which that event comes.
     pub notify: Notify,
+    /// True if the peer's process should fetch the bytes from this one, if it [can](Transport::reads), so that this one need not copy them:
+    /// faster if the peer has time for it.
+    pub fetch: bool,
 }
 
 /// The puts for which [`Event::Sent`] comes, by the length of all their bytes.

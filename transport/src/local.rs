@@ -5,6 +5,8 @@ use crate::{Error, Limits, Peer, RemoteRegion, region};
 
 /// `EINVAL`, for puts that the peer's memory refuses.
 const INVALID: i64 = 22;
+/// `ECONNRESET`, for a peer that has ended without closing its endpoint.
+const DIED: i64 = 104;
 /// `ENOTCONN`, for puts to an endpoint that was dropped.
 const GONE: i64 = 107;
 
@@ -98,6 +100,16 @@ impl Failure {
     /// The place does not lie in the memory that its key names.
     pub(crate) fn outside() -> Self {
         Self::new(INVALID, "the put would leave the peer's registered memory")
+    }
+
+    /// The peer's memory cannot be read.
+    pub(crate) fn unreadable() -> Self {
+        Self::new(INVALID, "the peer's memory cannot be read here")
+    }
+
+    /// The peer has ended without closing its endpoint.
+    pub(crate) fn died() -> Self {
+        Self::new(DIED, "the peer's process has ended without closing its endpoint")
     }
 
     pub(crate) fn gone() -> Self {

@@ -128,6 +128,7 @@ impl Pair {
                 immediate,
                 token: 0,
                 notify: Notify::IfNotInjected,
+                fetch: false,
             };
             // SAFETY: nothing writes to the source, and nothing reads the window.
             if unsafe { self.transport.put(&put)? } == Posted::Yes {

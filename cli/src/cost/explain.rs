@@ -8,7 +8,10 @@ use unisono_schedule::{
     algorithm::Plan,
     cost::Fabric,
     price::{Effort, price},
-    select::{Chooser, shown},
+    select::{
+        Chooser,
+        shown::{self, PlainMemory, PlainWays},
+    },
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
@@ -171,8 +174,11 @@ fn ways(case: &Case, chooser: &Chooser, messages: &'static Plan, job: &Job<'_>) 
     }
     let plan = shown::in_place(job, size, |_| true)?;
     let way = |what, copies| (what, plan, shown::in_place_job(job, size, copies));
-    let copies = chooser.shown(case.collective, shown::given(job, size));
-    let plain = (copies > 0).then(|| way("plain memory, copied to slots", Some(copies)));
+    let plain = match PlainWays::of(chooser.shown(case.collective, shown::given(job, size))).first() {
+        PlainMemory::Messages => None,
+        PlainMemory::Copied(copies) => Some(way("plain memory, copied to slots", Some(copies))),
+        PlainMemory::Read => Some(way("plain memory, read where it lies, if the system allows it", None)),
+    };
     Some([plain, Some(way("registered buffers, read where they lie", None))])
 }
 

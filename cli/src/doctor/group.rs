@@ -43,6 +43,8 @@ pub(super) struct Reduced {
     pub(super) staging: bool,
     /// True if a wait can sleep until a message arrives.
     pub(super) wakes: bool,
+    /// True if each rank may read all memory of the other; `None` if they share no memory.
+    pub(super) reads: Option<bool>,
     /// True if it goes through the kernel's sockets.
     pub(super) sockets: bool,
     /// The median time of an all_reduce of 8 B and of 1 MiB, in µs.
@@ -59,8 +61,15 @@ impl Reduced {
             true => "",
             false => "; waits must poll, because this provider cannot wake a thread that sleeps",
         };
+        let reads = match self.reads {
+            Some(false) => {
+                "; they may not read each other's memory, so that moved elements of plain memory are copied once more \
+                 (UNISONO_PEER_READS, or the system: seccomp, Yama, namespaces)"
+            }
+            Some(true) | None => "",
+        };
         let (ranks, provider) = (some(RANKS, "rank"), &self.provider);
-        format!("{ranks} form a group over {provider} and reduce correctly: {times}{sleeps}")
+        format!("{ranks} form a group over {provider} and reduce correctly: {times}{sleeps}{reads}")
     }
 }
 
@@ -96,6 +105,7 @@ pub(crate) fn run() -> crate::Result<()> {
             pins: !limits.cheap_registration,
             staging: limits.local_registration,
             wakes: limits.wakes,
+            reads: limits.maps.then(|| group.usage().peer_reads),
             sockets: limits.sockets,
             times_us: medians,
         };
@@ -184,6 +194,7 @@ mod tests {
             pins: false,
             staging: false,
             wakes: false,
+            reads: Some(true),
             sockets: true,
             times_us: [1.5, 2e3],
         };
@@ -194,6 +205,8 @@ mod tests {
             "2 ranks form a group over net and reduce correctly: 8 B in about 2 us, 1 MiB in about 2000 us; waits must poll, \
              because this provider cannot wake a thread that sleeps"
         );
+        let refused = Reduced { wakes: true, reads: Some(false), ..reduced }.words();
+        assert!(refused.contains("2000 us; they may not read each other's memory, so"), "{refused}");
         let failed = script("echo one >&2; echo >&2; echo two >&2; exit 1", long);
         assert_eq!(failed, Err("it failed: one; two".into()));
         assert_eq!(script("echo nonsense", long), Err("it failed".into()));

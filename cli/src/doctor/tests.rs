@@ -36,8 +36,8 @@ fn reduced(provider: &str) -> Reduced {
     let verbs = provider.starts_with("verbs");
     let wakes = provider != "efa";
     let sockets = provider.contains("tcp") || provider == "net";
-    let times_us = [12.3, 456.7];
-    Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, sockets, times_us }
+    let (times_us, reads) = ([12.3, 456.7], provider.starts_with("shm").then_some(true));
+    Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, reads, sockets, times_us }
 }
 
 fn trial(request: ProviderRequest, asked: bool, failed: &[&str], provider: Option<&str>) -> Trial {

@@ -4,6 +4,7 @@ use unisono_schedule::{
     Collective,
     select::{
         Choice,
+        shown::PlainMemory,
         table::{Ranks, Row, ShownRow},
     },
 };
@@ -25,7 +26,7 @@ pub(super) struct Measured {
 /// The rows of messages for sizes in ascending order.
 pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> Vec<Row> {
     let sizes = sizes.iter().map(|it| {
-        let messages = it.ways.iter().filter(|(way, _)| copies(way) == 0);
+        let messages = it.ways.iter().filter(|(choice, _)| way(choice) == PlainMemory::Messages);
         (it.bytes, messages.copied().collect())
     });
     let row = |(bytes, choice)| Row::new(collective, ranks, bytes, choice);
@@ -36,11 +37,11 @@ pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> 
 pub(super) fn shown(collective: Collective, ranks: usize, sizes: &[Measured]) -> Vec<ShownRow> {
     let sizes = sizes.iter().filter(|it| it.ways.iter().any(|(way, _)| way.shown.is_some()));
     let sizes = sizes.map(|it| {
-        let ways = it.ways.iter().map(|(way, time)| (copies(way), *time));
+        let ways = it.ways.iter().map(|(choice, time)| (way(choice), *time));
         (it.given, ways.collect())
     });
     let ranks = Ranks::Exactly(ranks);
-    let row = |(bytes, copies)| ShownRow { collective, ranks, bytes, copies };
+    let row = |(bytes, way)| ShownRow { collective, ranks, bytes, way };
     ranges(sizes, |one, other| one == other).into_iter().map(row).collect()
 }
 
@@ -70,9 +71,9 @@ fn ranges<K: Copy>(
     ranges
 }
 
-/// The most bytes of plain memory that a rank copies to a slot at once; 0 if it sends messages.
-pub(super) fn copies(choice: &Choice) -> usize {
-    choice.shown.unwrap_or(0)
+/// How elements of plain memory move.
+pub(super) fn way(choice: &Choice) -> PlainMemory {
+    choice.shown.unwrap_or(PlainMemory::Messages)
 }
 
 /// True if two choices of messages are the same row of a table.
@@ -99,7 +100,12 @@ mod tests {
 
     fn through_slots(bytes: usize, seconds: f64) -> (Choice, f64) {
         let (choice, _) = way("direct", 64, seconds);
-        (Choice { shown: Some(bytes), ..choice }, seconds)
+        (Choice { shown: Some(PlainMemory::Copied(bytes)), ..choice }, seconds)
+    }
+
+    fn read_in_place(seconds: f64) -> (Choice, f64) {
+        let (choice, _) = way("direct", 64, seconds);
+        (Choice { shown: Some(PlainMemory::Read), ..choice }, seconds)
     }
 
     fn table(sizes: &[(usize, &[(Choice, f64)])]) -> String {
@@ -172,6 +178,28 @@ mod tests {
             "unisono tuning 1\nall_reduce ranks 4 bytes 22 direct chunk 64 lanes 1\n\
              all_reduce ranks 4 bytes any ring chunk 64 lanes 1\n\
              all_reduce ranks 4 bytes 4K shown 4K\nall_reduce ranks 4 bytes any shown 0\n"
+        );
+    }
+
+    #[test]
+    fn what_is_read_in_place_has_rows_between_the_others() {
+        let sizes: Vec<_> = [(16, [1.0, 2.0, 3.0]), (1024, [3.0, 2.0, 1.0]), (4096, [3.0, 1.0, 2.0])]
+            .iter()
+            .map(|&(bytes, [copied, sent, read])| Measured {
+                bytes,
+                given: bytes,
+                ways: vec![way("direct", 64, sent), through_slots(64, copied), read_in_place(read)],
+            })
+            .collect();
+        let rows = shown(Collective::AllGather, 2, &sizes);
+        let text: Vec<_> = rows.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                "all_gather ranks 2 bytes 128 shown 64",
+                "all_gather ranks 2 bytes 2K shown read",
+                "all_gather ranks 2 bytes any shown 0"
+            ]
         );
     }
 

@@ -7,7 +7,10 @@ use unisono_schedule::{
     Job,
     algorithm::Plan,
     cost::Fabric,
-    select::{self, Choice, shown::SLOT_BYTES},
+    select::{
+        self, Choice,
+        shown::{PlainMemory, SLOT_BYTES},
+    },
 };
 
 use super::{Result, decide::same};
@@ -49,10 +52,15 @@ impl Way {
         Ok(Self { choice, handle: handle.with_pipeline(Pipeline::Messages { chunk_bytes, lanes })? })
     }
 
-    /// Plain memory is copied to slots, `bytes` bytes at once, or sent in the default messages if that is 0.
-    fn slots(group: &ProcessGroup, choice: Choice, bytes: usize) -> unisono::Result<Self> {
-        let choice = Choice { shown: choice.shown.map(|_| bytes), ..choice };
-        Ok(Self { choice, handle: group.with_pipeline(Pipeline::Slots { bytes })? })
+    /// Plain memory moves in this way, or in the default messages.
+    fn plain(group: &ProcessGroup, choice: Choice, way: PlainMemory) -> unisono::Result<Self> {
+        let choice = Choice { shown: choice.shown.map(|_| way), ..choice };
+        let pipeline = match way {
+            PlainMemory::Messages => Pipeline::Slots { bytes: 0 },
+            PlainMemory::Copied(bytes) => Pipeline::Slots { bytes },
+            PlainMemory::Read => Pipeline::Reads,
+        };
+        Ok(Self { choice, handle: group.with_pipeline(pipeline)? })
     }
 }
 
@@ -61,11 +69,13 @@ impl Way {
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
     let choice = usual(group, case)?;
     // `Pipeline::Messages` cannot express all choices of the built-in table.
-    let usual = Way::slots(&group.with_algorithms(choice.algorithm.name)?, choice, 0)?;
-    let cuts = |bytes| bytes == SLOT_BYTES || bytes < case.given();
-    let slots = COPIES.into_iter().filter(|&bytes| choice.shown.is_some() && cuts(bytes));
-    let slots: Vec<Way> =
-        slots.map(|bytes| Way::slots(group, choice, bytes)).collect::<unisono::Result<_>>()?;
+    let usual = Way::plain(&group.with_algorithms(choice.algorithm.name)?, choice, PlainMemory::Messages)?;
+    let cuts = |bytes: &usize| *bytes == SLOT_BYTES || *bytes < case.given();
+    let copied = COPIES.into_iter().filter(cuts).map(PlainMemory::Copied);
+    // Where the ranks may not read each other's memory, this is the default way.
+    let read = (!case.collective.reduces()).then_some(PlainMemory::Read);
+    let ways = copied.chain(read).filter(|_| choice.shown.is_some());
+    let slots: Vec<Way> = ways.map(|way| Way::plain(group, choice, way)).collect::<unisono::Result<_>>()?;
     let fabric = Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric };
     let case = Case { chunk: group.usage().chunk_bytes, fabric, ..*case };
     let others = others(group.config(), &case).into_iter().filter(|other| !same(other, &usual.choice));

@@ -13,7 +13,7 @@ use std::{
 use unisono::{ProcessGroup, Reduction, dtype::Dtype};
 use unisono_schedule::{
     Collective,
-    select::{Choice, table::Table},
+    select::{Choice, shown::PlainMemory, table::Table},
 };
 
 use self::decide::Measured;
@@ -171,7 +171,7 @@ impl Tune {
         let below = cases.filter(|case| case.bytes() < first.bytes());
         let unmeasured = |case: Case| {
             let choice = measure::usual(group, &case)?;
-            let messages = Choice { shown: choice.shown.map(|_| 0), ..choice };
+            let messages = Choice { shown: choice.shown.map(|_| PlainMemory::Messages), ..choice };
             // Of ways that take as long, the first counts.
             let ways = vec![(choice, 0.0), (messages, 0.0)];
             Ok(Measured { bytes: case.bytes(), given: case.given(), ways })
@@ -191,7 +191,11 @@ impl Tune {
 
 /// The name of a choice in the report.
 fn name(choice: &Choice) -> &'static str {
-    if decide::copies(choice) > 0 { "slots" } else { choice.algorithm.name }
+    match decide::way(choice) {
+        PlainMemory::Messages => choice.algorithm.name,
+        PlainMemory::Copied(_) => "slots",
+        PlainMemory::Read => "read in place",
+    }
 }
 
 /// The line of the report about a size.
@@ -202,16 +206,17 @@ fn line(case: &Case, measured: &Measured, default: &str) -> String {
     let other = sorted.iter().find(|(way, _)| name(way) != name(&best));
     let (next, later) =
         other.map_or_else(|| ("-", "-".to_owned()), |(way, time)| (name(way), words::time(*time)));
-    let (chunk, lanes) = match decide::copies(&best) {
-        0 => (best.chunk_bytes, best.lanes.to_string()),
-        bytes => (bytes, "-".to_owned()),
+    let (chunk, lanes) = match decide::way(&best) {
+        PlainMemory::Messages => (words::size(best.chunk_bytes), best.lanes.to_string()),
+        PlainMemory::Copied(bytes) => (words::size(bytes), "-".to_owned()),
+        PlainMemory::Read => ("-".to_owned(), "-".to_owned()),
     };
     format!(
         " {:>14} {:>12}  {:<19} {:>7} {lanes:>5} {:>10}  {next:<19} {later:>10}  {default}",
         case.collective.name(),
         case.whole(),
         name(&best),
-        words::size(chunk),
+        chunk,
         words::time(seconds)
     )
 }

@@ -91,7 +91,7 @@ impl Agreement {
         let (collective, root) = (plan.job.collective, plan.job.root);
         let whole = collective != Collective::Broadcast;
         let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
-        let own = offer(collective, operation, plan);
+        let own = offer(comm, operation, plan);
         let is_read = whole || comm.identity.me == root;
         Some(Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads)))
     }
@@ -283,6 +283,9 @@ impl Agreement {
     fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>> {
         let mut mapped = true;
         for other in &mut self.reads.others {
+            if other.offer.kind == Offer::READABLE {
+                continue;
+            }
             let (peer, _) = core.port.peer(core.comm.identity.world(other.rank))?;
             let operands = [
                 (other.offer.input, &mut other.input, operation.input.len()),
@@ -330,7 +333,7 @@ impl Agreement {
 
 /// The schedule in which ranks show as many elements at once as fit a slot, after its first step, and the elements that this step shows.
 fn cut(core: &Core<'_>, plan: &ShownPlan, operation: &Operation) -> Result<(Box<dyn Schedule>, Shown)> {
-    let mut schedule = plan.plan.make(&in_place_job(&plan.job, operation.plan.size, Some(plan.copies)));
+    let mut schedule = plan.plan.make(&in_place_job(&plan.job, operation.plan.size, Some(plan.plain.copies)));
     match schedule.next(0) {
         Some(Step::Show { shown }) => Ok((schedule, shown)),
         step => Err(core.stop(format!("a schedule that should show elements begins with {step:?}"))),
@@ -346,8 +349,9 @@ const fn operands(collective: Collective) -> (bool, bool) {
     }
 }
 
-/// The places of this rank's operands that others read; plain if they cannot be mapped and messages are faster than slots.
-fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Offer {
+/// The places of this rank's operands that others read; plain if they can be neither mapped nor read, and messages are faster than slots.
+fn offer(comm: &Comm, operation: &Operation, plan: &ShownPlan) -> Offer {
+    let collective = plan.job.collective;
     let part = |is_read: bool, operand: &Operand| {
         if !is_read {
             return Some([0; 3]);
@@ -363,7 +367,15 @@ fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Off
     let (input, output) = operands(collective);
     match part(input, &operation.input).zip(part(output, &operation.output)) {
         Some((input, output)) => Offer { kind: Offer::NEW, input, output },
-        None if plan.copies > 0 => Offer { kind: Offer::STAGED, ..Offer::default() },
+        None if plan.plain.reads && comm.shared.reads => {
+            let part = |is_read: bool, operand: &Operand| match is_read {
+                true => [operand.memory.base().addr() as u64, operand.len() as u64, 0],
+                false => [0; 3],
+            };
+            let (input, output) = (part(input, &operation.input), part(output, &operation.output));
+            Offer { kind: Offer::READABLE, input, output }
+        }
+        None if plan.plain.copies > 0 => Offer { kind: Offer::STAGED, ..Offer::default() },
         None => Offer::default(),
     }
 }

@@ -191,6 +191,22 @@ impl ShowRounds {
         Some((operand.as_ref()?, there.offset * size))
     }
 
+    /// True if the operands of a rank are plain memory, which is read where it lies.
+    pub(super) fn fetches(&self, from: Rank) -> bool {
+        let other = self.how().and_then(|how| how.other(from));
+        other.is_some_and(|other| other.offer.kind == Offer::READABLE)
+    }
+
+    /// The address, in the process of another rank, of the elements that it shows in this round. `size`: the bytes of an element.
+    pub(super) fn address(&self, from: Rank, span: Span, size: usize) -> Option<u64> {
+        let other = self.how()?.other(from)?;
+        let there = other.shown.within(span.offset, span.len)?;
+        let [address, len, _] =
+            if there.place == Place::Output { other.offer.output } else { other.offer.input };
+        let (at, bytes) = (there.offset.checked_mul(size)? as u64, there.len.checked_mul(size)? as u64);
+        (at.checked_add(bytes)? <= len).then_some(address.checked_add(at)?)
+    }
+
     /// The ranks that a step waits for.
     pub(super) fn waits<'c>(
         &self,

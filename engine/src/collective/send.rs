@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use unisono_schedule::{Place, Rank, Span};
+use unisono_schedule::{Place, Rank, Span, select::shown::is_fetched_in};
 use unisono_transport::Target;
 
 use super::{location::Location, run::OperationRun};
@@ -67,7 +67,8 @@ impl OperationRun {
             return Err(core.violation(to, what));
         };
         let injected = bytes <= core.port.limits.max_inject;
-        let Some(origin) = self.origin(core, lane, from, injected, false)? else { return Ok(false) };
+        let Some(mut origin) = self.origin(core, lane, from, injected, false)? else { return Ok(false) };
+        origin.fetch = is_fetched_in(self.operation.plan.collective, self.operation.ranks, bytes);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Collective(Some(lane)) };
         core.put_direct(ready, Target { region, offset })
     }

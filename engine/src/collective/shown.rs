@@ -3,7 +3,9 @@
 //!
 //! A short operation through slots usually ends in its first pass, so this executor has no lanes and allocates nothing.
 
-use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Step};
+use std::cell::Cell;
+
+use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 
 use super::{
     location::{Location, broken, check_writes, compute},
@@ -12,7 +14,7 @@ use super::{
 };
 use crate::{
     comm::{Comm, Core, layout},
-    memory::SpanError,
+    memory::{self, SpanError},
     request::Operation,
     stop::Result,
 };
@@ -115,6 +117,13 @@ impl ShownProgress {
                 self.rounds.view(core, operation, *from, shown).map(Stepped::waited)
             }
             Step::Settle => self.settle(core).map(Stepped::waited),
+            Step::Copy { from: Span { place: Place::Landed(rank), .. }, into }
+                if self.rounds.fetches(*rank) =>
+            {
+                let ended = self.fetch(core, operation, step, (*rank, *into))?;
+                let bytes = (self.elements - before) * size;
+                Ok(if ended { Stepped::Ended(bytes) } else { Stepped::Part(bytes) })
+            }
             step => {
                 let worked = self.work(core.comm, operation, step);
                 let ended = worked.map_err(|error| broken(core, operation, step, &error))?;
@@ -141,6 +150,40 @@ impl ShownProgress {
             Place::Scratch => Err(SpanError::Scratch),
         })?;
         self.elements = end;
+        Ok(end == into.len)
+    }
+
+    /// Copies a slice of another rank's plain memory. True at the end of the step.
+    fn fetch(
+        &mut self,
+        core: &mut Core<'_>,
+        operation: &Operation,
+        step: &Step,
+        (rank, into): (Rank, Span),
+    ) -> Result<bool> {
+        let Step::Copy { from, .. } = *step else { return Ok(true) };
+        let size = operation.plan.size;
+        let end = into.len.min(self.elements + SLICE / size);
+        let near = Cell::new(0);
+        while self.elements < end {
+            let place = || {
+                check_writes(operation, step, into)?;
+                let most = (end - self.elements) * size;
+                let operand = if into.place == Place::Output {
+                    &operation.output
+                } else {
+                    return Err(SpanError::Step);
+                };
+                let into = operand.stretch((into.offset + self.elements) * size, most, &near)?;
+                let span = Span { offset: from.offset + self.elements, len: into.len / size, ..from };
+                Ok((self.rounds.address(rank, span, size).ok_or(SpanError::Landed)?, into))
+            };
+            let (address, into) = place().map_err(|error| broken(core, operation, step, &error))?;
+            let (peer, _) = core.port.peer(core.comm.identity.world(rank))?;
+            let fetched = memory::fetch(&mut *core.port.transport, peer, address, into);
+            fetched.map_err(|error| core.port.broken(error))?;
+            self.elements += into.len / size;
+        }
         Ok(end == into.len)
     }
 

@@ -89,7 +89,8 @@ impl Core<'_> {
             let sources = &[Source::new(&comm.mailbox.sources, to * entry + part.start, part.len())?];
             let target = Target { region, offset: (comm.identity.me * entry + part.start) as u64 };
             let token = control_token(comm.identity.comm_id, copied);
-            let put = Put { to: peer, sources, target, immediate, token, notify: Notify::Always };
+            let put =
+                Put { to: peer, sources, target, immediate, token, notify: Notify::Always, fetch: false };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {
                 // A peer that is slow to connect must not delay control messages to the others.

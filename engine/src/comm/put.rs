@@ -20,12 +20,14 @@ pub(crate) struct PutOrigin {
     pub hold: Option<(usize, usize)>,
     /// The staging slot that the source lies in, if it does.
     pub staging: Option<usize>,
+    /// True if the receiver should fetch the bytes ([`Put::fetch`]).
+    pub fetch: bool,
 }
 
 impl PutOrigin {
     /// A source that belongs to no flow and is not staged.
     pub(crate) fn new(region: Region, offset: usize) -> Self {
-        Self { region, offset, hold: None, staging: None }
+        Self { region, offset, hold: None, staging: None, fetch: false }
     }
 }
 
@@ -130,7 +132,8 @@ impl Core<'_> {
             }
             _ => Notify::IfNotInjected,
         };
-        let put = Put { to: peer, sources, target, immediate, token: record as u64, notify };
+        let put =
+            Put { to: peer, sources, target, immediate, token: record as u64, notify, fetch: origin.fetch };
         let posted = access::put(&mut *self.port.transport, &put);
         if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
             return Ok(false);

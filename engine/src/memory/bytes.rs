@@ -5,7 +5,7 @@ use std::{marker::PhantomData, slice};
 
 use smallvec::SmallVec;
 use unisono_core::reduce::{Kernel, KernelError};
-use unisono_transport::Region;
+use unisono_transport::{Error, Peer, Region, Transport};
 
 /// Bytes of a region or of pieces, which a step reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -186,6 +186,17 @@ pub(crate) fn scale(kernel: &Kernel, into: Bytes<'_>) -> Result<(), SpanError> {
     }
     // SAFETY: as in `reduce`.
     Ok(kernel.scale_in_place(unsafe { into.write() })?)
+}
+
+/// `into` gets the bytes at this address of a peer's process, where they are at rest.
+pub(crate) fn fetch(
+    transport: &mut dyn Transport,
+    peer: Peer,
+    address: u64,
+    into: Bytes<'_>,
+) -> Result<(), Error> {
+    // SAFETY: as in `reduce`. The rank that has shown these elements promises that they are there.
+    unsafe { transport.read(peer, address, into.base, into.len) }
 }
 
 /// `into = from`, unless they are the same memory.

@@ -22,5 +22,5 @@ pub use self::{
 };
 pub(crate) use self::{
     borrowed::expose,
-    bytes::{copy, divide, reduce, total},
+    bytes::{copy, divide, fetch, reduce, total},
 };

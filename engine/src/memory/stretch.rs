@@ -27,7 +27,7 @@ impl From<Region> for Stretch {
 
 impl Stretch {
     /// The address of its first byte.
-    pub(super) fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.region.base().wrapping_add(self.offset)
     }
 

@@ -5,7 +5,7 @@ use std::{
     ops::Range,
 };
 
-use unisono_schedule::Rank;
+use unisono_schedule::{Rank, select::shown::is_fetched};
 use unisono_transport::{RemoteRegion, Target};
 
 use crate::{
@@ -180,7 +180,8 @@ impl Core<'_> {
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    /// Writes a piece of a message, `bytes` of its source from `at` on, to the same place of the receiver's region.
+    /// Writes a piece of a message, `bytes` of its source from `at` on, to the same place of the receiver's region, which has as many bytes
+    /// as the message.
     fn write(
         &mut self,
         to: Rank,
@@ -190,7 +191,8 @@ impl Core<'_> {
     ) -> Result<Sent> {
         let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else { return Ok(Sent::No) };
         let Some(record) = self.record(&self.comm.flows.senders[sender].writes) else { return Ok(Sent::No) };
-        let origin = PutOrigin::new(source.region, source.offset + at);
+        let fetch = is_fetched(source.len);
+        let origin = PutOrigin { fetch, ..PutOrigin::new(source.region, source.offset + at) };
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
         if !self.put_direct(ready, Target { region, offset: at as u64 })? {
             return Ok(Sent::No);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use unisono_core::reduce::{Kernel, ReduceOp};
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Rank, Recorded, algorithm::Plan, select::shown::in_place_job,
+    CallSchedule, Collective, Job, Rank, Recorded,
+    algorithm::Plan,
+    select::shown::{PlainWays, in_place_job},
 };
 
 use crate::{
@@ -76,7 +78,7 @@ impl CallPlan {
     /// The same collective, whose ranks read each other's operands in place if all share memory.
     #[must_use]
     pub fn showing(mut self, shown: ShownPlan) -> Self {
-        self.signature = self.signature.in_place(shown.copies);
+        self.signature = self.signature.in_place(shown.plain.copies);
         self.shown = Some(Arc::new(shown));
         self
     }
@@ -112,8 +114,8 @@ pub struct ShownPlan {
     pub plan: &'static Plan,
     /// The job, whose elements are shown in place.
     pub job: Job<'static>,
-    /// The most bytes that a rank copies to a slot at once, a power of two; 0 if messages are faster than copies.
-    pub copies: usize,
+    /// How elements of plain memory move.
+    pub plain: PlainWays,
     /// The schedule of this rank, if no rank copies elements to a slot: each shows all its elements at once.
     pub(crate) whole: Recorded,
 }
@@ -121,9 +123,9 @@ pub struct ShownPlan {
 impl ShownPlan {
     /// The ranks show the elements of this job in place by this plan.
     #[must_use]
-    pub fn new(plan: &'static Plan, job: &Job<'_>, size: usize, copies: usize) -> Self {
+    pub fn new(plan: &'static Plan, job: &Job<'_>, size: usize, plain: PlainWays) -> Self {
         let job = in_place_job(job, size, None);
-        Self { plan, job, copies, whole: Recorded::in_place(plan, &job) }
+        Self { plan, job, plain, whole: Recorded::in_place(plan, &job) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collectives in one shot and in place, by engines that one thread steps in random orders: ranks that are late anywhere, one that stops
 //! for ever, ranks whose memory is plain, and one that cannot map that of the others.
 
-use unisono_schedule::{Recorded, algorithm::find};
+use unisono_schedule::{Recorded, algorithm::find, select::shown::PlainWays};
 use unisono_transport::Region;
 
 use super::*;
@@ -112,7 +112,8 @@ impl Player {
             }
             FlowWay::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
-                operation.plan.shown = Some(Arc::new(ShownPlan::new(plan, &job, 8, staged)));
+                operation.plan.shown =
+                    Some(Arc::new(ShownPlan::new(plan, &job, 8, PlainWays { reads: false, copies: staged })));
                 if plain >> self.rank & 1 == 0 {
                     // With every other number of elements, an all_reduce is in place in the other sense too.
                     let one = within || collective == Collective::AllReduce && count % 2 == 1;

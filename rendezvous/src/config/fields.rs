@@ -58,6 +58,9 @@ pub struct Config {
     /// excludes these. A list for one collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
     /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None` allows all.
     pub algorithm: Option<String>,
+    /// Whether this process and other ranks of its host may read all of each other's memory (process_vm_readv), where the system allows it.
+    /// The default is true. Otherwise elements of plain memory are copied once more.
+    pub peer_reads: bool,
     /// A tuning file, which `unisono tune` has written. Its contents must be the same on all ranks. `None` uses the built-in table alone.
     pub tuning: Option<PathBuf>,
     /// The largest object, in bytes. The default is 1 GiB. It must be the same on all ranks. It bounds the memory that another rank can make
@@ -87,6 +90,7 @@ impl Default for Config {
             spin: None,
             thread_cores: None,
             algorithm: None,
+            peer_reads: true,
             tuning: None,
             object_limit: 1 << 30,
             reduction: Reduction::Fastest,

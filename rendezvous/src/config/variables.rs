@@ -132,6 +132,19 @@ const VARIABLES: &[Variable] = &[
         "the fastest, by measurements inside a host and by the cost model between hosts",
         |config, text| name(text).map(|name| config.algorithm = Some(name)),
     ),
+    knob(
+        "UNISONO_PEER_READS",
+        "yes, or no: whether this process and the others of its host may read all of each other's memory, which saves a copy",
+        "yes",
+        |config, text| {
+            config.peer_reads = match text {
+                "yes" => true,
+                "no" => false,
+                _ => return Err("wanted yes or no".into()),
+            };
+            Ok(())
+        },
+    ),
     knob("UNISONO_TUNING", "a file that unisono tune has written", "none", |config, text| {
         name(text).map(|name| config.tuning = Some(name.into()))
     }),
@@ -212,6 +225,7 @@ mod tests {
                 "UNISONO_CHUNK" | "UNISONO_OBJECT_LIMIT" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",
                 "UNISONO_LANES" => "3",
+                "UNISONO_PEER_READS" => "no",
                 _ => "1",
             };
             assert_ne!(set(row.name, value).unwrap(), Config::default(), "{}", row.name);

@@ -1,5 +1,6 @@
 //! The choice for a call, and what follows from it: messages, lanes, writes into outputs.
 
+use super::shown::PlainMemory;
 use crate::{
     Collective,
     algorithm::{Algorithm, Plan, Split},
@@ -17,9 +18,9 @@ pub struct Choice {
     pub chunk_bytes: usize,
     /// The most lanes.
     pub lanes: usize,
-    /// If ranks share slots for the call: the most bytes of plain memory that a rank copies there at once, or 0 if it sends messages.
-    /// `None` if they do not, or if all elements go through slots in one round.
-    pub shown: Option<usize>,
+    /// If ranks share slots for the call: how elements of plain memory move. `None` if they do not, or if all elements go through slots in
+    /// one round.
+    pub shown: Option<PlainMemory>,
 }
 
 impl Choice {

@@ -14,6 +14,7 @@ use super::{
     },
     choice::{Choice, FEW},
     model,
+    shown::PlainMemory,
 };
 use crate::{
     Collective, Kind, Spread, Topology,
@@ -155,14 +156,11 @@ impl Chooser {
         })
     }
 
-    /// The most bytes of plain memory that ranks that share slots copy to these at once, for a call in which a rank gives `bytes` bytes to
-    /// all others together; 0 if messages are faster.
-    #[must_use]
-    pub fn shown(&self, collective: Collective, bytes: usize) -> usize {
+    /// The rows about plain memory of ranks that share slots, for a call in which a rank gives `bytes` bytes to all others together.
+    pub fn shown(&self, collective: Collective, bytes: usize) -> impl Iterator<Item = PlainMemory> {
         let own_cores = (!self.topology.crowded()).then_some(&SHM_SLOTS_OWN_CORES);
-        let mut tables = own_cores.into_iter().chain([&SHM_SLOTS]);
-        let row = tables.find_map(|it| it.table().shown(collective, self.topology.ranks, bytes));
-        row.map_or(0, |row| row.copies)
+        let (tables, ranks) = (own_cores.into_iter().chain([&SHM_SLOTS]), self.topology.ranks);
+        tables.flat_map(move |it| it.table().shown(collective, ranks, bytes))
     }
 
     /// The source of the choice, if all algorithms are allowed.

@@ -1,6 +1,8 @@
 //! The ways in which ranks that share memory show the elements of a call, where that is faster than messages. The bounds are measured
 //! (docs/performance.md); those of plain memory are rows of tables ([`super::table`]).
 
+use std::ops::RangeInclusive;
+
 use crate::{
     Collective, Job, Showing,
     algorithm::{ALGORITHMS, Algorithm, Plan},
@@ -11,6 +13,73 @@ pub const COPIED_BYTES: usize = 16 << 10;
 
 /// The most bytes that a rank copies to a slot at once where others have operands that are read in place.
 pub const SLOT_BYTES: usize = 1 << 20;
+
+/// The bytes of a message, or of a part of a collective that one put writes, that its receiver fetches from the sender's memory if it may:
+/// between ranks of one host, into plain memory.
+const FETCHED: RangeInclusive<usize> = 128 << 10..=4 << 20;
+
+/// True if the receiver of a message of this many bytes should fetch it.
+#[must_use]
+pub fn is_fetched(bytes: usize) -> bool {
+    FETCHED.contains(&bytes)
+}
+
+/// True if the receiver of a put of this many bytes should fetch it in a collective among this many ranks: if it is the only put that the rank
+/// receives, and the sender has others to make. A rank that gathers has no time for it (docs/performance.md).
+#[must_use]
+pub fn is_fetched_in(collective: Collective, ranks: usize, bytes: usize) -> bool {
+    let has_time = match collective {
+        Collective::Broadcast | Collective::Scatter => true,
+        Collective::AllToAll => ranks == 2,
+        _ => false,
+    };
+    has_time && is_fetched(bytes)
+}
+
+/// How ranks that share slots move the elements of a call that lie in plain memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainMemory {
+    /// In messages.
+    Messages,
+    /// Each rank copies its elements to its slot, at most this many bytes at once.
+    Copied(usize),
+    /// Ranks read the elements where they lie, if the system lets each read the memory of the others.
+    Read,
+}
+
+/// The ways for a call: one if all ranks may read each other's memory, and one otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlainWays {
+    /// True if they read it where it lies, if they may.
+    pub reads: bool,
+    /// Otherwise, the most bytes that a rank copies to its slot at once; 0 if messages are faster.
+    pub copies: usize,
+}
+
+impl PlainWays {
+    /// The ways for a call that these rows fit, in the order in which they are tried.
+    pub fn of(rows: impl IntoIterator<Item = PlainMemory>) -> Self {
+        let mut ways = Self::default();
+        for row in rows {
+            match row {
+                PlainMemory::Read => ways.reads = true,
+                PlainMemory::Messages => return ways,
+                PlainMemory::Copied(copies) => return Self { copies, ..ways },
+            }
+        }
+        ways
+    }
+
+    /// The way of ranks that may read each other's memory.
+    #[must_use]
+    pub fn first(self) -> PlainMemory {
+        match self {
+            Self { reads: true, .. } => PlainMemory::Read,
+            Self { copies: 0, .. } => PlainMemory::Messages,
+            Self { copies, .. } => PlainMemory::Copied(copies),
+        }
+    }
+}
 
 /// Checks a number of bytes that a rank copies to a slot at once.
 ///

@@ -15,25 +15,29 @@
 //! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: so that each lane has a message, within these bounds |
 //! | `lanes` | the most lanes |
 //!
-//! Ranks that share memory have a second choice for plain memory: to copy it to slots, where the others read it, or to send messages by
-//! the row above. Memory in registered buffers is read where it lies. The rows of that choice are
+//! Ranks that share memory have a second choice for plain memory: to copy it to slots, where the others read it, to read it where it
+//! lies, or to send messages by the row above. Memory in registered buffers is read where it lies. The rows of that choice are
 //!
 //! ```text
-//! reduce_scatter ranks 2 bytes 16K shown 1M
-//! reduce_scatter ranks any bytes any shown 0
+//! all_gather ranks any bytes 32K shown 1M
+//! all_gather ranks 2 bytes 2M shown read
+//! all_gather ranks any bytes any shown 0
 //! ```
 //!
 //! | word | value |
 //! |---|---|
 //! | `bytes` | the most bytes that a rank gives to all others together |
-//! | `shown` | the most bytes that a rank copies to its slot at once, a power of two up to 1 MiB; `0`: messages are faster |
+//! | `shown` | the most bytes that a rank copies to its slot at once, a power of two up to 1 MiB; `0`: messages are faster; `read`: it is read where it lies, or where the system forbids that, the next row that fits decides |
 //!
 //! The first row of each kind that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it.
 //! The tables of the library ([`super::Chooser`]) have the same format.
 
 use std::fmt;
 
-use super::{choice::Choice, shown::check_copies};
+use super::{
+    choice::Choice,
+    shown::{PlainMemory, check_copies},
+};
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
@@ -141,14 +145,19 @@ pub struct ShownRow {
     pub ranks: Ranks,
     /// The most bytes that a rank gives to all others together; `usize::MAX` for any number.
     pub bytes: usize,
-    /// The most bytes that a rank copies to its slot at once; 0 if messages are faster.
-    pub copies: usize,
+    /// How they move.
+    pub way: PlainMemory,
 }
 
 impl fmt::Display for ShownRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { collective, ranks, bytes, copies } = self;
-        write!(f, "{} ranks {ranks} bytes {} shown {}", collective.name(), limit(*bytes), size(*copies))
+        let Self { collective, ranks, bytes, way } = self;
+        let way = match way {
+            PlainMemory::Messages => size(0),
+            PlainMemory::Copied(copies) => size(*copies),
+            PlainMemory::Read => "read".to_owned(),
+        };
+        write!(f, "{} ranks {ranks} bytes {} shown {way}", collective.name(), limit(*bytes))
     }
 }
 
@@ -202,11 +211,10 @@ impl Table {
             [collective, "ranks", ranks, "bytes", bytes, algorithm, "chunk", chunk, "lanes", lanes] => {
                 self.rows.push(row(collective, ranks, bytes, (algorithm, chunk, lanes))?);
             }
-            [collective, "ranks", ranks, "bytes", bytes, "shown", copies] => {
-                let copies = bytes_of("shown", copies)?;
-                check_copies(copies)?;
+            [collective, "ranks", ranks, "bytes", bytes, "shown", way] => {
                 let (collective, ranks) = (collective_of(collective)?, ranks_of(ranks)?);
-                self.shown.push(ShownRow { collective, ranks, bytes: limit_of(bytes)?, copies });
+                let way = way_of(collective, way)?;
+                self.shown.push(ShownRow { collective, ranks, bytes: limit_of(bytes)?, way });
             }
             _ => {
                 return Err(format!(
@@ -218,12 +226,16 @@ impl Table {
         Ok(())
     }
 
-    /// The row about plain memory of which a rank gives `bytes` bytes to all others together.
-    #[must_use]
-    pub fn shown(&self, collective: Collective, ranks: usize, bytes: usize) -> Option<&ShownRow> {
+    /// The rows about plain memory of which a rank gives `bytes` bytes to all others together.
+    pub fn shown(
+        &self,
+        collective: Collective,
+        ranks: usize,
+        bytes: usize,
+    ) -> impl Iterator<Item = PlainMemory> {
         let fits =
-            |row: &&ShownRow| row.collective == collective && row.ranks.fit(ranks) && bytes <= row.bytes;
-        self.shown.iter().find(fits)
+            move |row: &&ShownRow| row.collective == collective && row.ranks.fit(ranks) && bytes <= row.bytes;
+        self.shown.iter().filter(fits).map(|row| row.way)
     }
 
     /// The first row that fits a call and whose algorithm is allowed.
@@ -269,6 +281,18 @@ impl fmt::Display for Table {
         self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
         self.shown.iter().try_for_each(|row| writeln!(f, "{row}"))
     }
+}
+
+/// The way of plain memory in a row.
+fn way_of(collective: Collective, text: &str) -> Result<PlainMemory, String> {
+    if text == "read" {
+        let reduces =
+            format!("{} reduces: shown read is for collectives that only move elements", collective.name());
+        return if collective.reduces() { Err(reduces) } else { Ok(PlainMemory::Read) };
+    }
+    let copies = bytes_of("shown", text)?;
+    check_copies(copies)?;
+    Ok(if copies == 0 { PlainMemory::Messages } else { PlainMemory::Copied(copies) })
 }
 
 /// A number of bytes in the shortest exact notation.
@@ -367,6 +391,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::select::shown::PlainWays;
 
     const TEXT: &str = "\
 unisono tuning 1
@@ -376,6 +401,7 @@ broadcast ranks 2 bytes 100 binomial chunk 64 lanes 1
 broadcast ranks ..8 bytes 128K/rank tree chunk 128K..256K lanes 4
 broadcast ranks any bytes any ring chunk 1M lanes 4
 broadcast ranks 2 bytes 16K shown 128K
+broadcast ranks 2 bytes 64K shown read
 broadcast ranks any bytes any shown 0
 ";
 
@@ -392,13 +418,19 @@ broadcast ranks any bytes any shown 0
         );
         let other = table.choose(Collective::AllReduce, 4, 8, |algorithm| algorithm.name != "direct");
         assert_eq!(other.map(|choice| choice.algorithm.name), Some("two_shot"));
-        assert_eq!(table.clone().of(2).to_string().lines().count(), 6);
-        let copies = |ranks, bytes| table.shown(Collective::Broadcast, ranks, bytes).map(|row| row.copies);
+        assert_eq!(table.clone().of(2).to_string().lines().count(), 7);
+        let ways = |ranks, bytes| PlainWays::of(table.shown(Collective::Broadcast, ranks, bytes));
+        let (copied, sent) = (PlainWays { reads: false, copies: 128 << 10 }, PlainWays::default());
+        let read = PlainWays { reads: true, copies: 0 };
         assert_eq!(
-            [copies(2, 16 << 10), copies(2, (16 << 10) + 1), copies(3, 8)],
-            [Some(128 << 10), Some(0), Some(0)]
+            [ways(2, 16 << 10), ways(2, (16 << 10) + 1), ways(2, 64 << 10), ways(2, 1 << 20), ways(3, 8)],
+            [copied, read, read, sent, sent]
         );
-        assert!(table.shown(Collective::AllReduce, 2, 8).is_none());
+        assert_eq!(
+            [copied, read, sent].map(PlainWays::first),
+            [PlainMemory::Copied(128 << 10), PlainMemory::Read, PlainMemory::Messages]
+        );
+        assert!(table.shown(Collective::AllReduce, 2, 8).next().is_none());
         let commented = format!("# made somewhere\n\n{TEXT}\n # the end\n");
         assert_eq!(Table::parse(&commented).unwrap().to_string(), TEXT);
     }
@@ -454,6 +486,10 @@ broadcast ranks any bytes any shown 0
             (
                 format!("{FIRST}\nbroadcast ranks 2 bytes any shown x"),
                 "shown \"x\": wanted a number of bytes",
+            ),
+            (
+                format!("{FIRST}\nall_reduce ranks 2 bytes any shown read"),
+                "all_reduce reduces: shown read is for collectives that only move elements",
             ),
             (
                 format!("{FIRST}\nbroadcast ranks 2 bytes 1K/rank shown 8"),

@@ -40,13 +40,13 @@ use crate::{
 pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
     let named = options.provider.as_deref();
     if named == Some(SHM) {
-        return Ok(Box::new(shm::Endpoint::open()?));
+        return Ok(Box::new(endpoint(true)?));
     }
     let Some(provider) = named.and_then(fabric_of) else {
         return Ok(Box::new(Ofi::open(options)?));
     };
     let host = Host::here();
-    let shared = shared_memory(&host)
+    let shared = shared_memory(&host, true)
         .map_err(|why| Error::Failed(cannot_reach(&format!("{SHM},{provider}"), &why)))?;
     let fabric = Ofi::open(&Options { provider: Some(provider.to_owned()), ..options.clone() })?;
     Ok(beside(Some((host.id.scope(&[]), shared)), fabric))
@@ -72,9 +72,14 @@ pub fn describe_transport(provider: &str) -> String {
 }
 
 /// An endpoint of shared memory to use beside a fabric, or why there is none.
-fn shared_memory(host: &Host) -> std::result::Result<shm::Endpoint, String> {
+fn shared_memory(host: &Host, peer_reads: bool) -> std::result::Result<shm::Endpoint, String> {
     host.unknown().map_or(Ok(()), Err)?;
-    shm::Endpoint::open().map_err(|error| error.to_string())
+    endpoint(peer_reads).map_err(|error| error.to_string())
+}
+
+/// An endpoint of shared memory, whose peers may read all memory of this process or not.
+fn endpoint(peer_reads: bool) -> std::result::Result<shm::Endpoint, unisono_transport::Error> {
+    if peer_reads { shm::Endpoint::open() } else { shm::Endpoint::open_unread() }
 }
 
 /// Shared memory, with a number that names the ranks that share it, and a fabric.
@@ -94,7 +99,7 @@ pub(super) fn open(
     let wants_shm = asked.is_none_or(|asked| asked == SHM || fabric_of(asked).is_some());
     // This is read before other files are opened: if the limit on open files is reached, it cannot be read.
     let host = Host::here();
-    let (endpoint, refused) = match wants_shm.then(|| shared_memory(&host)) {
+    let (endpoint, refused) = match wants_shm.then(|| shared_memory(&host, config.peer_reads)) {
         Some(Ok(endpoint)) => (Some(endpoint), None),
         refused => (None, refused.and_then(std::result::Result::err)),
     };
@@ -108,7 +113,7 @@ pub(super) fn open(
             // A rank that cannot share memory has published that.
             return match endpoint {
                 Some(endpoint) => Ok(Box::new(endpoint)),
-                None => Ok(Box::new(shm::Endpoint::open()?)),
+                None => Ok(Box::new(self::endpoint(config.peer_reads)?)),
             };
         }
         Connectivity::Fabric { shared, why } => (shared, why),
@@ -136,9 +141,9 @@ mod tests {
 
     #[test]
     fn no_memory_is_shared_where_the_host_is_unknown() {
-        assert!(shared_memory(&Host::here()).is_ok());
+        assert!(shared_memory(&Host::here(), true).is_ok());
         let mut unknown = Host::here();
         unknown.id.network = 0;
-        assert!(shared_memory(&unknown).unwrap_err().contains("/proc/self/ns"));
+        assert!(shared_memory(&unknown, true).unwrap_err().contains("/proc/self/ns"));
     }
 }

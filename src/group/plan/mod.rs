@@ -9,7 +9,7 @@ use unisono_engine::{CallPlan, Settings, ShownPlan};
 use unisono_schedule::{
     CallSchedule, Job, Kind, Rank, Recorded, Topology,
     algorithm::{Algorithm, Plan},
-    select::{self, Choice, Chooser, table::Table},
+    select::{self, Choice, Chooser, shown::PlainWays, table::Table},
 };
 use unisono_transport::Limits;
 
@@ -169,20 +169,22 @@ impl Planner {
         let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
         let plan = select::shown::in_place(job, size, allows)?;
         let given = select::shown::given(job, size);
-        let copies = match options.plan.pipeline {
-            Some(Pipeline::Slots { bytes }) => bytes,
-            _ => match self.tuned.shown(job.collective, job.ranks, given) {
-                Some(row) => row.copies,
-                None => self.chooser.shown(job.collective, given),
-            },
+        let rows = || {
+            let tuned = self.tuned.shown(job.collective, job.ranks, given);
+            tuned.chain(self.chooser.shown(job.collective, given))
         };
-        Some(ShownPlan::new(plan, job, size, copies))
+        let ways = match options.plan.pipeline {
+            Some(Pipeline::Slots { bytes }) => PlainWays { reads: false, copies: bytes },
+            Some(Pipeline::Reads) => PlainWays { reads: !job.collective.reduces(), ..PlainWays::of(rows()) },
+            _ => PlainWays::of(rows()),
+        };
+        Some(ShownPlan::new(plan, job, size, ways))
     }
 
     /// The choice for a collective.
     pub(crate) fn choose(&self, spec: &CallSpec<'_>, options: &CallOptions) -> Result<Choice> {
         let (plan, algorithm, job, _) = self.make(spec, options)?;
-        let shown = plan.shown.map(|shown| shown.copies);
+        let shown = plan.shown.map(|shown| shown.plain.first());
         Ok(Choice { algorithm, chunk_bytes: job.chunk * plan.size, lanes: job.lanes, shown })
     }
 
@@ -229,7 +231,7 @@ impl Planner {
         };
         let choice = match options.plan.pipeline {
             Some(Pipeline::Messages { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
-            Some(Pipeline::Slots { .. }) | None => choice,
+            Some(Pipeline::Slots { .. } | Pipeline::Reads) | None => choice,
         };
         let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         let (direct, long) = writes(choice);
@@ -277,6 +279,7 @@ mod tests {
                 group.with_reduction(Reduction::Reproducible),
                 group.with_pipeline(Pipeline::Messages { chunk_bytes: 64, lanes: 1 }).unwrap(),
                 group.with_pipeline(Pipeline::Slots { bytes: 4096 }).unwrap(),
+                group.with_pipeline(Pipeline::Reads).unwrap(),
             ];
             for options in
                 [&group.handle.options].into_iter().chain(others.iter().map(|other| &other.handle.options))

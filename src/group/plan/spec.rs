@@ -45,6 +45,9 @@ pub enum Pipeline {
         /// at most 16 KiB go through slots in one round with any value.
         bytes: usize,
     },
+    /// If the ranks share memory and the system lets each read that of the others, they read the elements of plain memory where they lie, in
+    /// collectives that do not reduce. Other calls move them as the tables say.
+    Reads,
 }
 
 /// A collective and its arguments; most fields are those of a [`Job`].

@@ -28,9 +28,11 @@ pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (
     (!group.keep_trace().into_iter().any(|traced| sends(traced.step)), result)
 }
 
-/// True if plain memory of this many bytes is read in shared slots, where it does not fit one shot, by ranks that share cores.
+/// True if plain memory of this many bytes is read in shared slots, where it does not fit one shot, or where it lies, by ranks that share
+/// cores.
 pub(super) fn is_staged(what: &str, ranks: usize, gives: usize) -> bool {
     let most = match what {
+        "broadcast" if ranks == 2 => 128 << 10,
         _ if ranks == 2 && what != "all_gather" => 16 << 10,
         "reduce_scatter" | "all_to_all" => 256 << 10,
         "all_reduce" | "all_reduce_into" | "all_gather" | "broadcast" => usize::MAX,

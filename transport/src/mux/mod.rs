@@ -221,6 +221,25 @@ unsafe impl Transport for Mux {
         }
     }
 
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        match (self.routes.get(peer.0 as usize), &mut self.shm) {
+            (Some((Way::Shm, near)), Some(shm)) => shm.reads(*near),
+            _ => return Ok(false),
+        }
+        .map_err(|error| self.renumbered(Way::Shm, error))
+    }
+
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        // SAFETY: by the caller's promise.
+        let read = |part: &mut dyn Transport, peer| unsafe { part.read(peer, address, into, len) };
+        let (way, read) = match (self.routes.get(peer.0 as usize), &mut self.shm) {
+            (Some((Way::Shm, near)), Some(shm)) => (Way::Shm, read(shm, *near)),
+            (Some((_, far)), _) => (Way::Fabric, read(&mut *self.fabric, *far)),
+            (None, _) => return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) }),
+        };
+        read.map_err(|error| self.renumbered(way, error))
+    }
+
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         match (self.routes.get(peer.0 as usize), &mut self.shm) {
             (Some((Way::Shm, near)), Some(shm)) => shm.map(*near, region),

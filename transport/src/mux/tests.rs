@@ -90,7 +90,7 @@ fn put(
 ) -> Result<Posted, Error> {
     let sources = [Source::new(source, 0, source.len())?];
     let target = Target { region, offset: offset as u64 };
-    let put = Put { to, sources: &sources, target, immediate, token: immediate.into(), notify };
+    let put = Put { to, sources: &sources, target, immediate, token: immediate.into(), notify, fetch: false };
     // SAFETY: the tests leave sources as they are until they are sent, and look at targets after the arrival.
     unsafe { from.put(&put) }
 }

@@ -41,7 +41,8 @@ impl Ofi {
             let first = if self.limits.max_sources > 1 { len / 2 } else { len };
             let sources = [Source::new(&source, 0, first)?, Source::new(&source, first, len - first)?];
             let sources = &sources[..self.limits.max_sources.min(2)];
-            let put = Put { to: myself, sources, target, immediate, token: 1, notify: Notify::IfNotInjected };
+            let (token, notify, fetch) = (1, Notify::IfNotInjected, false);
+            let put = Put { to: myself, sources, target, immediate, token, notify, fetch };
             let (mut posted, mut arrived, mut sent) = (false, false, len <= self.limits.max_inject);
             let mut events = Vec::new();
             while !(posted && arrived && sent) {

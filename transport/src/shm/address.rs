@@ -7,7 +7,7 @@ use crate::{Address, Error, keys::random};
 pub const PROVIDER: &str = "shm";
 
 /// The first bytes of an address; the last of them is the version of the format of rings and messages.
-const MAGIC: [u8; 12] = *b"unisono-shm\x05";
+const MAGIC: [u8; 12] = *b"unisono-shm\x06";
 /// The name of an endpoint's listening socket, which no other endpoint has.
 pub(super) type Name = [u8; 8];
 /// A secret that only ranks of the job know.

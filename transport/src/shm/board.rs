@@ -1,12 +1,12 @@
-//! The page of an endpoint that its peers only read: a word that says whether it sleeps (`sleep.rs`), and a word for each region that
-//! peers can map, which says whether that region is still there (`memory.rs`).
+//! The page of an endpoint that its peers only read: a word that says whether it sleeps (`sleep.rs`), a word that says whether it is closed,
+//! and a word for each region that peers can map, which says whether that region is still there (`memory.rs`).
 //!
 //! As soon as a region is gone, another region may get its key. A peer that knows the new region sees that the old one is gone,
 //! because the owner took that off the board first.
 
 use std::{
     os::fd::OwnedFd,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering, fence},
 };
 
 use super::{
@@ -40,6 +40,20 @@ impl Board {
     /// The word of the sleep.
     pub(super) fn sleep(&self) -> &AtomicU64 {
         &self.0.words()[0]
+    }
+
+    /// The endpoint is closed: what peers read of its process from now on may be other memory. Only its owner does that.
+    pub(super) fn close(&self) {
+        self.0.words()[1].store(1, Ordering::Relaxed);
+        // What follows does not come before it.
+        fence(Ordering::SeqCst);
+    }
+
+    /// True if what was read of the process until now may be other memory.
+    pub(super) fn is_closed(&self) -> bool {
+        // The bytes were read before this word is.
+        fence(Ordering::SeqCst);
+        self.0.words()[1].load(Ordering::Relaxed) != 0
     }
 
     fn word(&self, place: u32) -> Option<&AtomicU64> {
@@ -77,5 +91,8 @@ mod tests {
         ours.put(PLACES, 5);
         assert!(!theirs.has(PLACES, 5) && !theirs.has(u32::MAX, 5));
         assert_eq!(theirs.sleep().load(Ordering::Relaxed), 0);
+        assert!(!theirs.is_closed());
+        ours.close();
+        assert!(theirs.is_closed() && !theirs.has(1, 1));
     }
 }

@@ -6,7 +6,7 @@ use super::{
     Endpoint, Known, LOOK_IDLE,
     control::ConnectionMessage,
     descriptor::Owner,
-    error::{self, StopCause},
+    error::StopCause,
     incoming::Incoming,
     outgoing::ConnectionState,
     socket::{self, Accepted, PeerState},
@@ -66,7 +66,7 @@ impl Endpoint {
                 self.incoming.len() - 1
             });
             self.poller.add(&link, Owner::Incoming(connection).number())?;
-            self.incoming[connection] = Some(Incoming::new(from, link));
+            self.incoming[connection] = Some(Incoming::new(from, link, self.memory.permit()));
         }
         Ok(())
     }
@@ -125,8 +125,18 @@ impl Endpoint {
         let Some(Known { state, .. }) = self.peers.get_mut(peer) else { return Ok(()) };
         let ended = match state.receive() {
             Ok(PeerState::Open) => return self.hand_over(peer),
-            Ok(PeerState::Died) => Some(error::died()),
-            Ok(PeerState::Closed) => state.open().is_some_and(|it| it.has_pending()).then(Failure::gone),
+            Ok(PeerState::Died) => Some(Failure::died()),
+            Ok(PeerState::Closed) => match state.open() {
+                Some(outgoing) => {
+                    // It may have read what was written before it closed.
+                    match outgoing.pump(&mut self.sent) {
+                        Ok(_) => outgoing.has_pending().then(Failure::gone),
+                        Err(StopCause::Peer(failure)) => Some(failure),
+                        Err(StopCause::Error(error)) => return Err(error),
+                    }
+                }
+                None => None,
+            },
             Err(StopCause::Peer(failure)) => {
                 state.link().into_iter().for_each(|link| link.say(&ConnectionMessage::Dropped));
                 Some(failure)
@@ -134,6 +144,7 @@ impl Endpoint {
             Err(StopCause::Error(error)) => return Err(error),
         };
         state.link().into_iter().for_each(|link| self.poller.remove(link));
+        state.withdraw();
         *state = ConnectionState::Gone;
         ended.into_iter().for_each(|failure| self.latch(peer, failure));
         Ok(())
@@ -143,7 +154,7 @@ impl Endpoint {
     fn hand_over(&mut self, peer: usize) -> Result<(), Error> {
         let Known { state, .. } = &mut self.peers[peer];
         if matches!(state, ConnectionState::Connecting(..)) {
-            match mem::replace(state, ConnectionState::Gone).hand_over() {
+            match mem::replace(state, ConnectionState::Gone).hand_over(self.memory.permit()) {
                 Ok(next) => *state = next,
                 Err(stop) => return self.fail(peer, stop),
             }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{address::Name, segment::Access};
-use crate::local::Failure;
+use crate::{local::Failure, peer_memory::ReadPermit};
 
 /// No message has more bytes.
 pub(super) const MOST: usize = 64;
@@ -54,10 +54,12 @@ pub(super) enum ConnectionMessage {
     /// The writer's first message, to the reader's listening socket: the name of the writer's. The descriptor is the reader's end of
     /// their connection.
     Connect { from: Name },
-    /// The reader's answer. The descriptor is that of its board.
-    Accept,
-    /// The writer's next message. The descriptor is that of its ring.
-    Ring,
+    /// The reader's answer: whether the writer may read its memory. The descriptor is that of its board.
+    Accept(ReadPermit),
+    /// The writer's next message: whether the reader may read its memory. The descriptor is that of its ring.
+    Ring(ReadPermit),
+    /// The reader can read the writer's memory.
+    Reads,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
     Want { key: u64, address: u64, access: Access },
     /// The reader's answer. The descriptor is that of the memory.
@@ -85,8 +87,9 @@ impl ConnectionMessage {
     pub(super) fn encode(&self) -> Packet {
         match self {
             Self::Connect { from } => packet(1, &[from]),
-            Self::Accept => packet(2, &[]),
-            Self::Ring => packet(9, &[]),
+            Self::Accept(permit) => packet(2, &[&permit.bytes()]),
+            Self::Ring(permit) => packet(9, &[&permit.bytes()]),
+            Self::Reads => packet(11, &[]),
             Self::Dropped => packet(10, &[]),
             Self::Want { key, address, access } => {
                 packet(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*access as u8]])
@@ -108,7 +111,7 @@ impl ConnectionMessage {
         let rest = &mut rest;
         let message = match kind {
             1 => Self::Connect { from: next(rest)? },
-            2 => Self::Accept,
+            2 => Self::Accept(permit(rest)?),
             3 => Self::Want { key: word(rest)?, address: word(rest)?, access: one_of(rest, ACCESSES)? },
             4 => {
                 let [key, base, len, offset, number] = [(); 5].map(|()| word(rest));
@@ -121,8 +124,9 @@ impl ConnectionMessage {
             6 => Self::Refused(one_of(rest, REFUSALS)?),
             7 => Self::Wake,
             8 => Self::Bye,
-            9 => Self::Ring,
+            9 => Self::Ring(permit(rest)?),
             10 => Self::Dropped,
+            11 => Self::Reads,
             _ => return None,
         };
         rest.is_empty().then_some(message)
@@ -134,6 +138,11 @@ fn next<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (next, behind) = rest.split_first_chunk()?;
     *rest = behind;
     Some(*next)
+}
+
+fn permit(rest: &mut &[u8]) -> Option<ReadPermit> {
+    let process = next(rest).map(u32::from_le_bytes)?;
+    Some(ReadPermit { process, address: word(rest)?, word: word(rest)? })
 }
 
 fn word(rest: &mut &[u8]) -> Option<u64> {
@@ -154,12 +163,14 @@ mod tests {
     fn messages_are_read_as_they_were_written_and_no_others() {
         let (offset, place) = (1 << 50, 3 << 20);
         let access = Access::ReadWrite;
+        let permit = ReadPermit { process: 7, address: 1 << 47, word: u64::MAX };
         let given =
             Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, access, writable: true };
         let all = [
             ConnectionMessage::Connect { from: [9; 8] },
-            ConnectionMessage::Accept,
-            ConnectionMessage::Ring,
+            ConnectionMessage::Accept(permit),
+            ConnectionMessage::Ring(permit),
+            ConnectionMessage::Reads,
             ConnectionMessage::Dropped,
             ConnectionMessage::Want { key: u64::MAX - 3, address: 1 << 47, access },
             ConnectionMessage::Want { key: 7, address: 0, access: Access::Read },
@@ -187,7 +198,7 @@ mod tests {
         assert_eq!(
             [
                 ConnectionMessage::decode(&[0]),
-                ConnectionMessage::decode(&[11]),
+                ConnectionMessage::decode(&[12]),
                 ConnectionMessage::decode(&[6, 2])
             ],
             [None; 3]

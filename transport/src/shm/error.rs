@@ -4,8 +4,6 @@ use crate::{Error, Peer, local::Failure};
 
 /// `EPROTO`, for writes that break the protocol.
 const NONSENSE: i64 = 71;
-/// `ECONNRESET`, for a peer that has ended without closing its endpoint.
-const DIED: i64 = 104;
 
 /// A peer has broken the protocol: no endpoint writes this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +16,6 @@ impl From<Nonsense> for Failure {
             format!("the peer sent what no endpoint sends, and the connection is dropped: {what}"),
         )
     }
-}
-
-/// The peer has ended without closing its endpoint.
-pub(super) fn died() -> Failure {
-    Failure::new(DIED, "the peer's process has ended without closing its endpoint")
 }
 
 /// The peer has dropped the connection, and lives.

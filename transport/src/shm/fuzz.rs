@@ -23,7 +23,7 @@ use super::{
     segment::{self, Access, Segment},
     socket::{Link, Received, SendOutcome},
 };
-use crate::{Event, Memory, Region};
+use crate::{Event, Memory, Region, peer_memory::ReadPermit};
 
 /// The bytes of a word.
 const WORD: usize = size_of::<u64>();
@@ -129,8 +129,9 @@ impl Pair {
         let place = EndpointPlace::new().unwrap();
         let there = Link::new(there, place.token, place.proof);
         let (file, ring) = segment::create(SEGMENT, Access::ReadWrite).unwrap();
-        assert_eq!(there.send(&ConnectionMessage::Ring, Some(&file)), SendOutcome::Yes);
-        let mut incoming = Incoming::new(place.name, Link::new(here, place.proof, place.token));
+        assert_eq!(there.send(&ConnectionMessage::Ring(ReadPermit::NONE), Some(&file)), SendOutcome::Yes);
+        let mut incoming =
+            Incoming::new(place.name, Link::new(here, place.proof, place.token), ReadPermit::NONE);
         incoming.receive().unwrap();
         let (_, surroundings) = segment::create(2 * MARGIN + REGISTERED, Access::ReadWrite).unwrap();
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
@@ -346,8 +347,18 @@ mod tests {
 
     #[test]
     fn the_seeds_of_messages_are_messages() {
-        let names =
-            ["connect", "accept", "ring", "want", "memory", "forget", "unregistered", "outside", "wake"];
+        let names = [
+            "connect",
+            "accept",
+            "ring",
+            "want",
+            "memory",
+            "forget",
+            "unregistered",
+            "outside",
+            "wake",
+            "reads",
+        ];
         for name in names.into_iter().chain(["bye"]) {
             assert!(ConnectionMessage::decode(&seed("control", name)).is_some(), "{name}");
         }

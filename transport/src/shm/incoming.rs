@@ -12,10 +12,16 @@ use super::{
     segment::{Access, Segment},
     socket::{Link, PeerState, SendOutcome},
 };
-use crate::Event;
+use crate::{
+    Event,
+    local::Failure,
+    peer_memory::{PeerMemory, ReadPermit},
+};
 
 /// After this many bytes, the reader reports to the writer that there is room again.
 const TELL_AFTER: u64 = 32 << 10;
+/// After it has fetched this many bytes of a writer, a poll reads no more of it.
+const MOST_FETCHED: u64 = 1 << 20;
 /// The most regions whose memory a writer may want at once.
 const MOST_WANTED: usize = 4096;
 
@@ -27,6 +33,10 @@ pub(super) struct Incoming {
     pub(super) from: Name,
     /// Its ring, once it has handed it over.
     reader: Option<Reader>,
+    /// What this endpoint permits its peers.
+    permit: ReadPermit,
+    /// The writer's memory, if this process can read it.
+    memory: Option<PeerMemory>,
     /// True until it is accepted, and has this endpoint's board, on which it sees that this endpoint sleeps.
     unaccepted: bool,
     /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the access.
@@ -36,17 +46,19 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(from: Name, link: Link) -> Self {
-        Self { link, from, reader: None, unaccepted: true, wanted: Vec::new(), ended: None }
+    pub(super) fn new(from: Name, link: Link, permit: ReadPermit) -> Self {
+        let (wanted, ended) = (Vec::new(), None);
+        Self { link, from, reader: None, permit, memory: None, unaccepted: true, wanted, ended }
     }
 
     /// Receives what the writer has sent.
     pub(super) fn receive(&mut self) -> Result<(), StopCause> {
+        let had_ring = self.reader.is_some();
         let state = self.link.receive_all(|message, file| {
             match (message, file) {
-                (ConnectionMessage::Ring, Some(Ok(file))) if self.reader.is_none() => {
+                (ConnectionMessage::Ring(permit), Some(Ok(file))) if self.reader.is_none() => {
                     let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
-                    self.reader = Some(Reader::new(segment));
+                    (self.reader, self.memory) = (Some(Reader::new(segment)), permit.of_peer(self.permit));
                 }
                 (ConnectionMessage::Want { key, address, access }, None) => {
                     if self.wanted.len() >= MOST_WANTED {
@@ -58,6 +70,10 @@ impl Incoming {
             }
             Ok(())
         })?;
+        if !had_ring && self.memory.is_some() {
+            // If that is lost, the writer copies to the ring.
+            self.link.say(&ConnectionMessage::Reads);
+        }
         self.ended = Some(state).filter(|state| *state != PeerState::Open);
         Ok(())
     }
@@ -67,7 +83,8 @@ impl Incoming {
     pub(super) fn answer(&mut self, board: &OwnedFd, table: &MemoryTable, number: usize) -> bool {
         if self.unaccepted {
             // Whatever is written from now on wakes this endpoint.
-            self.unaccepted = self.link.send(&ConnectionMessage::Accept, Some(board)) == SendOutcome::Full;
+            let sent = self.link.send(&ConnectionMessage::Accept(self.permit), Some(board));
+            self.unaccepted = sent == SendOutcome::Full;
         }
         while !self.unaccepted
             && let Some((key, address, access)) = self.wanted.last().copied()
@@ -94,18 +111,28 @@ impl Incoming {
         entries: &Entries,
         events: &mut Vec<Event>,
         most: usize,
-    ) -> Result<bool, Nonsense> {
+    ) -> Result<bool, Failure> {
         let Some(reader) = &mut self.reader else { return Ok(true) };
-        let mut left = most;
-        let mut empty = false;
-        while left > 0 {
+        let (mut left, mut fetched, mut empty) = (most, 0, false);
+        while left > 0 && fetched < MOST_FETCHED {
             let Some(record) = reader.next()? else {
                 empty = true;
                 break;
             };
             left -= 1;
-            match land(reader, &record, entries) {
-                Ok(()) if record.kind != RecordKind::Part => events.push(Event::Arrived {
+            let landed = if record.is_fetched() {
+                fetched += record.len;
+                let landed = fetch(reader, &record, entries, self.memory)?;
+                if reader.is_withdrawn() {
+                    // The writer has closed its endpoint before this put was sent, which loses it.
+                    return Ok(true);
+                }
+                landed
+            } else {
+                land(reader, &record, entries)
+            };
+            match landed {
+                Ok(()) if record.is_last() => events.push(Event::Arrived {
                     immediate: record.immediate,
                     len: usize::try_from(record.total).ok(),
                 }),
@@ -150,4 +177,24 @@ fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), Write
     // SAFETY: the bytes lie in the ring, where the writer may change them but not take them away. Nothing accesses the target
     // before the arrival, as the rank that gave the writer its key has promised.
     unsafe { entries.write(record.key, record.offset, bytes.into_iter(), len) }
+}
+
+/// Reads the bytes of a record in the writer's memory, and writes them where they belong.
+fn fetch(
+    reader: &Reader,
+    record: &Record,
+    entries: &Entries,
+    memory: Option<PeerMemory>,
+) -> Result<Result<(), WriteRefusal>, Failure> {
+    let Some(memory) = memory else {
+        return Err(Nonsense("memory to read of which nothing is known").into());
+    };
+    // The length is at most that of a piece.
+    let len = usize::try_from(record.len).unwrap_or(0);
+    match entries.place(record.key, record.offset, len) {
+        // SAFETY: the place is registered while the table is locked. Nothing accesses it before the arrival, as the rank that gave the
+        // writer its key has promised.
+        Ok(place) => unsafe { memory.read(reader.fetched_from(), place, len) }.map(Ok),
+        Err(refusal) => Ok(Err(refusal)),
+    }
 }

@@ -98,6 +98,17 @@ impl Entries {
         unsafe { entry.span.write(offset, sources, len) }.map_err(|_| WriteRefusal::Outside)
     }
 
+    /// The place of `len` bytes of a region to which a peer writes.
+    pub(super) fn place(&self, key: u64, offset: u64, len: usize) -> Result<*mut u8, WriteRefusal> {
+        let entries = self.entries.get(&key).ok_or(WriteRefusal::Unregistered)?;
+        let mut places = entries.iter().filter_map(|entry| {
+            let start = entry.span.start(offset, len as u64)?;
+            // SAFETY: it lies in the memory, which is registered while the table is locked.
+            Some(unsafe { entry.span.base.add(start) })
+        });
+        places.next().ok_or(WriteRefusal::Outside)
+    }
+
     /// Checks that a peer that has mapped a region may say that it has written this many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), WriteRefusal> {
         let entries = self.entries.get(&key).into_iter().flatten();

@@ -5,13 +5,15 @@
 //! for each direction, with one writer and one reader. Puts wait until the reader has accepted the connection. Each end knows
 //! a token by which it sees that the other is a rank: packets of other processes do not arrive.
 //!
-//! A put takes one of three ways:
+//! A put takes one of four ways:
 //! - up to 4 KiB: its bytes are copied into the ring, and from there to the target;
 //! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
 //!   and copies straight to the target. The bytes are copied once. If it cannot map it, the next way serves;
 //! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
 //!   reader copies to the target while the writer fills the next. Memory that lies in a [memfd](crate::Memory::of_memfd) or was
-//!   [shared](crate::Transport::share) takes this way too: peers map it to read it in place, and cannot write to it.
+//!   [shared](crate::Transport::share) takes this way too: peers map it to read it in place, and cannot write to it;
+//! - longer, into such memory, if the put [says so](crate::Put::fetch): the record names the sources, and the reader copies them to the
+//!   target (`peer_memory.rs`). The bytes are copied once. The put is sent when they have been copied.
 //!
 //! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and a peer that writes to it then wakes it by a
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
@@ -38,7 +40,7 @@
 //! unsafe { source.write(0, b"hello")? };
 //! let peer = here.connect(there.address())?;
 //! let (sources, target) = ([Source::new(&source, 0, 5)?], Target { region, offset: 8 });
-//! let put = Put { to: peer, sources: &sources, target, immediate: 7, token: 0, notify: Notify::IfNotInjected };
+//! let put = Put { to: peer, sources: &sources, target, immediate: 7, token: 0, notify: Notify::IfNotInjected, fetch: false };
 //! let mut events = Vec::new();
 //! // SAFETY: the window is read when the put has arrived, and the source is not written again.
 //! while unsafe { here.put(&put)? } == Posted::Full {
@@ -71,7 +73,7 @@ mod segment;
 mod sleep;
 mod socket;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     collections::HashMap,
@@ -98,7 +100,7 @@ use socket::{Accepted, Listener, PeerState};
 
 use crate::{
     Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
-    Transport, Wake, eventfd::EventFd, fork::Process, local::Failure,
+    Transport, Wake, eventfd::EventFd, fork::Process, local::Failure, peer_memory::OwnPermit,
 };
 
 /// The most records that one poll reads of one peer.
@@ -131,6 +133,7 @@ pub struct Endpoint {
     address: Address,
     limits: Limits,
     table: Arc<MemoryTable>,
+    memory: OwnPermit,
     peers: Vec<Known>,
     known: HashMap<EndpointPlace, Peer>,
     incoming: Vec<Option<Incoming>>,
@@ -156,11 +159,23 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A new endpoint, which may move to another thread.
+    /// A new endpoint, which may move to another thread. Its peers may [read](Transport::read) the memory of this process.
     ///
     /// # Errors
     /// [`Error::SharedMemory`] or [`Error::Call`] if the system or the container refuses memory or sockets.
     pub fn open() -> Result<Self, Error> {
+        Self::new(true)
+    }
+
+    /// A new endpoint whose peers cannot read memory of this process that it does not share, and that does not read theirs.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_unread() -> Result<Self, Error> {
+        Self::new(false)
+    }
+
+    fn new(readable: bool) -> Result<Self, Error> {
         // Without room for a ring no peer can be reached.
         segment::check_limit(ring::SEGMENT)?;
         let place = EndpointPlace::new()?;
@@ -184,6 +199,7 @@ impl Endpoint {
                 ..Limits::default()
             },
             table: MemoryTable::new(Arc::clone(&sleeper.board)),
+            memory: OwnPermit::new(readable)?,
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),
@@ -321,9 +337,9 @@ impl Endpoint {
             }
             let entries = entries.get_or_insert_with(|| self.table.lock());
             let failure = match (incoming.read(entries, events, most), incoming.ended) {
-                (Ok(true), Some(state)) => (state == PeerState::Died).then(error::died),
+                (Ok(true), Some(state)) => (state == PeerState::Died).then(Failure::died),
                 (Ok(_), _) => continue,
-                (Err(nonsense), _) => Some(nonsense.into()),
+                (Err(failure), _) => Some(failure),
             };
             stopped.get_or_insert((connection, failure));
         }
@@ -408,6 +424,22 @@ unsafe impl Transport for Endpoint {
         outgoing.map(region).map_err(|stop| stop.of(peer))
     }
 
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        self.checked()?;
+        self.ensure_connected(peer)?;
+        Ok(self.peers[peer.0 as usize].state.open().is_some_and(|outgoing| outgoing.reads()))
+    }
+
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        let outgoing = self.peers.get_mut(peer.0 as usize).and_then(|known| known.state.open());
+        let read = match outgoing {
+            // SAFETY: by the caller's promise.
+            Some(outgoing) => unsafe { outgoing.read(address, into, len) },
+            None => Err(Failure::unreadable()),
+        };
+        read.map_err(|failure| failure.to(peer).into())
+    }
+
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
         self.checked()?;
         // As in `Sleeper::begin`.
@@ -468,6 +500,9 @@ impl Drop for Endpoint {
         if !self.process.is_this() {
             return;
         }
+        // Peers take nothing any more from memory that others get now.
+        self.sleeper.board.close();
+        self.peers.iter_mut().for_each(|known| known.state.withdraw());
         let outgoing = self.peers.iter().filter_map(|known| known.state.link());
         let incoming = self.incoming.iter().flatten().map(|it| &it.link);
         outgoing.chain(incoming).for_each(|link| link.say(&ConnectionMessage::Bye));

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{HashSet, VecDeque},
+    ptr,
     sync::{
         Arc,
         atomic::{Ordering, fence},
@@ -19,7 +20,12 @@ use super::{
     sleep::PeerSleep,
     socket::{self, Link, PeerState},
 };
-use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
+use crate::{
+    Mapping, Memory, Posted, Put, Region, RemoteRegion,
+    local::Failure,
+    peer_memory::{PeerMemory, ReadPermit},
+    region,
+};
 
 /// Puts of at most this many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -35,12 +41,18 @@ pub(super) struct Outgoing {
     writer: Writer,
     /// The peer's sleep, as this end knows it, and its board.
     sleep: PeerSleep,
+    /// The peer's whole memory, if this process can read it.
+    memory: Option<PeerMemory>,
+    /// True if the peer can read this process's memory.
+    is_read: bool,
     /// The peer's memory that is mapped for puts to write to, and for [`Self::map`] to read.
     targets: Mappings,
     views: Mappings,
     /// The regions that [`Self::map`] has asked for, by key and base, until it says whether they are mapped.
     asked: HashSet<(u64, u64)>,
     pending: VecDeque<Pending>,
+    /// The puts whose bytes the peer fetches, with the position behind their last record.
+    fetched: VecDeque<(u64, Pending)>,
     /// True if a put was turned down because there was no room.
     starved: bool,
 }
@@ -54,6 +66,8 @@ struct Pending {
     /// All of it as one record.
     whole: Record,
     token: Option<u64>,
+    /// True if the peer fetches the bytes.
+    is_fetched: bool,
 }
 
 /// The connection to a peer that this endpoint writes to.
@@ -63,7 +77,7 @@ pub(super) enum ConnectionState {
     None,
     /// The peer has not accepted the connection, or not received the ring yet. It is written to when it has answered, and so has proved
     /// that it is the peer. Then its board is known.
-    Connecting(Link, Option<Arc<Board>>),
+    Connecting(Link, Option<(Arc<Board>, ReadPermit)>),
     Open(Box<Outgoing>),
     /// The peer has ended, has closed its endpoint or has broken the protocol.
     Gone,
@@ -83,13 +97,20 @@ impl ConnectionState {
         }
     }
 
+    /// Makes the peer take nothing more from the memory of puts, which may then be freed.
+    pub(super) fn withdraw(&mut self) {
+        if let Some(outgoing) = self.open() {
+            outgoing.withdraw();
+        }
+    }
+
     /// Receives what the peer has sent, and returns its state.
     pub(super) fn receive(&mut self) -> Result<PeerState, StopCause> {
         match self {
             Self::Open(outgoing) => outgoing.receive(),
-            Self::Connecting(link, board) => link.receive_all(|message, file| match (message, file) {
-                (ConnectionMessage::Accept, Some(Ok(file))) if board.is_none() => {
-                    *board = Some(Arc::new(Board::of_peer(&file)?));
+            Self::Connecting(link, answer) => link.receive_all(|message, file| match (message, file) {
+                (ConnectionMessage::Accept(permit), Some(Ok(file))) if answer.is_none() => {
+                    *answer = Some((Arc::new(Board::of_peer(&file)?), permit));
                     Ok(())
                 }
                 _ => Err(Nonsense("a message that is no answer").into()),
@@ -98,23 +119,26 @@ impl ConnectionState {
         }
     }
 
-    /// Hands a ring over to a peer that has answered, if it can receive it now.
-    pub(super) fn hand_over(self) -> Result<Self, StopCause> {
-        let Self::Connecting(link, Some(board)) = self else { return Ok(self) };
+    /// Hands a ring over to a peer that has answered, if it can receive it now. `permit` is this endpoint's.
+    pub(super) fn hand_over(self, permit: ReadPermit) -> Result<Self, StopCause> {
+        let Self::Connecting(link, Some((board, theirs))) = self else { return Ok(self) };
         let (file, segment) = segment::create(ring::SEGMENT, Access::ReadWrite)?;
-        match link.send(&ConnectionMessage::Ring, Some(&file)) {
+        match link.send(&ConnectionMessage::Ring(permit), Some(&file)) {
             socket::SendOutcome::Yes => {}
-            socket::SendOutcome::Full => return Ok(Self::Connecting(link, Some(board))),
+            socket::SendOutcome::Full => return Ok(Self::Connecting(link, Some((board, theirs)))),
             socket::SendOutcome::Gone => return Err(Failure::gone().into()),
         }
         Ok(Self::Open(Box::new(Outgoing {
             link,
             writer: Writer::new(segment),
             sleep: PeerSleep { board, woken: 0 },
+            memory: theirs.of_peer(permit),
+            is_read: false,
             targets: Mappings::default(),
             views: Mappings::default(),
             asked: HashSet::new(),
             pending: VecDeque::new(),
+            fetched: VecDeque::new(),
             starved: false,
         })))
     }
@@ -141,14 +165,15 @@ impl Outgoing {
             None
         };
         if place.is_none() && len > INLINE {
-            if self.pending.len() >= MOST_PENDING {
+            if self.pending.len() + self.fetched.len() >= MOST_PENDING {
                 self.starved = true;
                 return Ok(Posted::Full);
             }
             let all = put.sources.iter();
             let sources =
                 all.map(|source| (source.region().clone(), source.offset(), source.len())).collect();
-            self.pending.push_back(Pending { sources, written: 0, len, whole: record, token });
+            let is_fetched = self.is_read && put.fetch;
+            self.pending.push_back(Pending { sources, written: 0, len, whole: record, token, is_fetched });
             self.pump(sent)?;
             return Ok(Posted::Yes);
         }
@@ -230,29 +255,58 @@ impl Outgoing {
         sent
     }
 
-    /// Writes as many of the waiting bytes as there is room for. True if there was room for some.
+    /// Writes as many of the waiting bytes as there is room for. True if there was room for some. `sent` gets the tokens of puts that no
+    /// longer need their sources.
     pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, StopCause> {
+        while let Some((position, _)) = self.fetched.front()
+            && self.writer.is_read(*position)?
+        {
+            sent.extend(self.fetched.pop_front().and_then(|(_, put)| put.token));
+        }
         let mut any = false;
-        while let Some(first) = self.pending.front() {
-            let left = first.len - first.written;
-            let len = left.min(ring::MOST);
-            if !self.writer.has_room(len)? {
+        while let Some(first) = self.pending.front_mut() {
+            let most = if first.is_fetched { size_of::<u64>() } else { ring::MOST };
+            if !self.writer.has_room(most.min(first.len - first.written))? {
                 break;
             }
-            let kind = if len == left { RecordKind::Put } else { RecordKind::Part };
-            let offset = first.whole.offset.saturating_add(first.written as u64);
-            let record = Record { kind, len: len as u64, offset, ..first.whole };
-            // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is reported.
-            unsafe { self.writer.push(&record, pieces(&first.sources, first.written, len)) };
+            // SAFETY: the regions are kept by the put, and their bytes are at rest until its token is reported.
+            unsafe { first.push(&mut self.writer) };
             any = true;
-            if len == left {
-                sent.extend(self.pending.pop_front().and_then(|done| done.token));
-            } else if let Some(first) = self.pending.front_mut() {
-                first.written += len;
+            if first.written == first.len
+                && let Some(done) = self.pending.pop_front()
+            {
+                if done.is_fetched {
+                    self.fetched.push_back((self.writer.tail(), done));
+                } else {
+                    sent.extend(done.token);
+                }
             }
             self.wake();
         }
         Ok(any)
+    }
+
+    /// True if this process can read the peer's memory.
+    pub(super) fn reads(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// Reads the peer's memory.
+    ///
+    /// # Safety
+    /// As for [`crate::Transport::read`].
+    pub(super) unsafe fn read(&self, address: u64, into: *mut u8, len: usize) -> Result<(), Failure> {
+        let memory = self.memory.ok_or_else(Failure::unreadable)?;
+        // SAFETY: by the caller's promise.
+        unsafe { memory.read(address, into, len) }?;
+        if self.sleep.board.is_closed() { Err(Failure::gone()) } else { Ok(()) }
+    }
+
+    /// Makes the peer take nothing more from the memory of puts, which may then be freed.
+    pub(super) fn withdraw(&self) {
+        if !(self.fetched.is_empty() && self.pending.is_empty()) {
+            self.writer.withdraw();
+        }
     }
 
     /// Wakes the peer, if it sleeps.
@@ -272,7 +326,7 @@ impl Outgoing {
 
     /// Receives what the peer has sent, and returns its state.
     fn receive(&mut self) -> Result<PeerState, StopCause> {
-        let Self { link, sleep, views, targets, .. } = self;
+        let Self { link, sleep, views, targets, is_read, .. } = self;
         link.receive_all(|message, file| match (message, file) {
             (ConnectionMessage::Memory(given), Some(file)) => {
                 let mappings = if given.access == Access::Read { &mut *views } else { &mut *targets };
@@ -284,17 +338,22 @@ impl Outgoing {
                 Ok(())
             }
             (ConnectionMessage::Refused(refusal), None) => Err(Failure::from(refusal).into()),
+            (ConnectionMessage::Reads, None) => {
+                *is_read = true;
+                Ok(())
+            }
             _ => Err(Nonsense("a message that a reader does not send").into()),
         })
     }
 
     /// True if puts wait for room, or were turned down because there was none.
     pub(super) fn is_waiting(&self) -> bool {
-        self.starved || !self.pending.is_empty()
+        self.starved || self.has_pending()
     }
 
+    /// True if puts still need their sources.
     pub(super) fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        !(self.pending.is_empty() && self.fetched.is_empty())
     }
 
     /// True if a region is mapped for puts.
@@ -316,6 +375,37 @@ impl Outgoing {
             self.starved = false;
         }
         Ok(moved)
+    }
+}
+
+impl Pending {
+    /// Publishes the next record, for which there is room.
+    ///
+    /// # Safety
+    /// The sources are valid and at rest until the record is read.
+    unsafe fn push(&mut self, writer: &mut Writer) {
+        let left = self.len - self.written;
+        let mut record =
+            Record { offset: self.whole.offset.saturating_add(self.written as u64), ..self.whole };
+        let len = if self.is_fetched {
+            let mut next = pieces(&self.sources, self.written, left.min(ring::MOST_FETCHED));
+            // A put has as many bytes as its sources.
+            let (from, len) = next.find(|(_, len)| *len > 0).unwrap_or((ptr::null(), left));
+            record.kind = if len == left { RecordKind::Fetch } else { RecordKind::FetchPart };
+            record.len = len as u64;
+            let address = (from.addr() as u64).to_ne_bytes();
+            // SAFETY: the address lies in `address`.
+            unsafe { writer.push(&record, std::iter::once((address.as_ptr(), address.len()))) };
+            len
+        } else {
+            let len = left.min(ring::MOST);
+            record.kind = if len == left { RecordKind::Put } else { RecordKind::Part };
+            record.len = len as u64;
+            // SAFETY: by the caller's promise.
+            unsafe { writer.push(&record, pieces(&self.sources, self.written, len)) };
+            len
+        };
+        self.written += len;
     }
 }
 

@@ -27,12 +27,16 @@ const HEADER: usize = 40;
 const LINE: usize = 64;
 /// The most bytes in a record.
 pub(super) const MOST: usize = 16 << 10;
+/// The most bytes of the writer's memory that a reader fetches for one record.
+pub(super) const MOST_FETCHED: usize = 256 << 10;
 
 // Places of words. Two cache lines lie between those of the writer and those of the reader, as processors fetch lines in pairs.
 /// The position behind the last published record.
 pub(super) const TAIL: usize = 0;
 /// The writer's epoch of sleep, odd while it waits for room.
 const WAITING: usize = 1;
+/// Not 0 once the writer may free the memory that records name.
+const WITHDRAWN: usize = 2;
 /// The position behind the last record that was read.
 pub(super) const HEAD: usize = 16;
 
@@ -45,6 +49,9 @@ pub(super) enum RecordKind {
     Part,
     /// The writer has written the bytes of a put to the target itself. It arrives with this.
     Landed,
+    /// As [`Self::Put`] and [`Self::Part`], but the bytes lie in the writer's memory, and their address is in the record.
+    Fetch,
+    FetchPart,
 }
 
 /// The header of a record.
@@ -52,7 +59,7 @@ pub(super) enum RecordKind {
 pub(super) struct Record {
     pub(super) kind: RecordKind,
     pub(super) immediate: u32,
-    /// The number of bytes in the record, or that the writer has written itself.
+    /// The number of bytes in the record, or that the writer has written itself, or that the reader fetches.
     pub(super) len: u64,
     /// The number of bytes of the put.
     pub(super) total: u64,
@@ -65,7 +72,21 @@ pub(super) struct Record {
 impl Record {
     /// The bytes that lie in the ring, at most [`MOST`] if it is a record.
     fn inline(&self) -> u64 {
-        if self.kind == RecordKind::Landed { 0 } else { self.len }
+        match self.kind {
+            RecordKind::Landed => 0,
+            RecordKind::Put | RecordKind::Part => self.len,
+            RecordKind::Fetch | RecordKind::FetchPart => size_of::<u64>() as u64,
+        }
+    }
+
+    /// True if the reader fetches the bytes.
+    pub(super) fn is_fetched(&self) -> bool {
+        matches!(self.kind, RecordKind::Fetch | RecordKind::FetchPart)
+    }
+
+    /// True if the put arrives with it.
+    pub(super) fn is_last(&self) -> bool {
+        !matches!(self.kind, RecordKind::Part | RecordKind::FetchPart)
     }
 }
 
@@ -125,6 +146,26 @@ impl Writer {
         }
         self.look()?;
         Ok(fits(self))
+    }
+
+    /// The position behind the last record.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// True if the reader has read the records before this position.
+    pub(super) fn is_read(&mut self, position: u64) -> Result<bool, Nonsense> {
+        if self.head < position {
+            self.look()?;
+        }
+        Ok(self.head >= position)
+    }
+
+    /// From now on the reader takes nothing that it fetches: the memory may be freed.
+    pub(super) fn withdraw(&self) {
+        word(&self.segment, WITHDRAWN).store(1, Ordering::Relaxed);
+        // What follows does not come before it.
+        fence(Ordering::SeqCst);
     }
 
     /// True if the reader has read something since the last look.
@@ -227,6 +268,8 @@ impl Reader {
             1 => RecordKind::Put,
             2 => RecordKind::Part,
             3 => RecordKind::Landed,
+            4 => RecordKind::Fetch,
+            5 => RecordKind::FetchPart,
             _ => return Err(Nonsense("a record of an unknown kind")),
         };
         if first & u64::from(u32::MAX) != u64::from(self.number) {
@@ -238,7 +281,8 @@ impl Reader {
         if inline.is_none_or(|inline| room(inline) > self.tail - self.head) {
             return Err(Nonsense("a record longer than what was published"));
         }
-        if record.len == 0 || total < record.len || usize::try_from(total).is_err() {
+        let unbounded = record.is_fetched() && record.len > MOST_FETCHED as u64;
+        if unbounded || record.len == 0 || total < record.len || usize::try_from(total).is_err() {
             return Err(Nonsense("a record with a length that no put has"));
         }
         Ok(Some(record))
@@ -248,6 +292,20 @@ impl Reader {
     pub(super) fn bytes(&self, record: &Record) -> [(*const u8, usize); 2] {
         let len = usize::try_from(record.inline()).unwrap_or(0).min(MOST);
         parts(&self.segment, self.head + HEADER as u64, len).map(|(start, len)| (start.cast_const(), len))
+    }
+
+    /// The address in the writer's memory of the bytes that are fetched for the next record.
+    pub(super) fn fetched_from(&self) -> u64 {
+        // Behind the header, in the same cache line.
+        let word = (DATA + index(self.head) + HEADER) / size_of::<AtomicU64>();
+        self.segment.words().get(word).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// True if what was fetched until now may have been freed before it was read.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        // The bytes were read before this word is.
+        fence(Ordering::SeqCst);
+        word(&self.segment, WITHDRAWN).load(Ordering::Relaxed) != 0
     }
 
     /// Continues behind the next record.

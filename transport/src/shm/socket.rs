@@ -382,7 +382,10 @@ mod tests {
     use rustix::{io::write, net::sockopt::socket_type};
 
     use super::*;
-    use crate::shm::{segment, tests::guarded::Guarded};
+    use crate::{
+        peer_memory::ReadPermit,
+        shm::{segment, tests::guarded::Guarded},
+    };
 
     fn pair() -> (Link, Link) {
         let (place, from) = (EndpointPlace::new().unwrap(), EndpointPlace::new().unwrap());
@@ -407,12 +410,12 @@ mod tests {
         let (here, there) = pair();
         assert!(matches!(here.receive(), Ok(Received::Nothing)));
         let (file, segment) = segment::create(1, segment::Access::ReadWrite).unwrap();
-        assert_eq!(there.send(&ConnectionMessage::Accept, Some(&file)), SendOutcome::Yes);
+        assert_eq!(there.send(&ConnectionMessage::Accept(ReadPermit::NONE), Some(&file)), SendOutcome::Yes);
         assert_eq!(there.send(&ConnectionMessage::Bye, None), SendOutcome::Yes);
         // What was sent is received although the other end is closed, with something unread.
         assert_eq!(here.send(&ConnectionMessage::Wake, None), SendOutcome::Yes);
         drop((there, file));
-        let Ok(Received::Message(ConnectionMessage::Accept, Some(file))) = here.receive() else {
+        let Ok(Received::Message(ConnectionMessage::Accept(_), Some(file))) = here.receive() else {
             panic!("not as it was sent")
         };
         assert!(segment::Segment::of_peer(&file, 0, segment.len(), segment::Access::Read).is_ok());

@@ -1,6 +1,7 @@
 //! An endpoint whose peers break the protocol: they hand over no ring, write no valid record, or end; and strangers.
 
-pub(super) mod guarded;
+mod fetched;
+pub(crate) mod guarded;
 mod keys;
 
 use std::os::fd::OwnedFd;
@@ -15,7 +16,7 @@ use super::{
     socket::{Link, Received},
     *,
 };
-use crate::{Notify, Registration, RemoteRegion, Source, Target};
+use crate::{Notify, Registration, RemoteRegion, Source, Target, peer_memory::ReadPermit};
 
 /// A put from a hostile peer is judged after this many polls at the latest.
 const ENOUGH: u32 = 4 * LOOK_IDLE[1];
@@ -41,7 +42,8 @@ fn put_to(
 ) -> Result<Posted, Error> {
     let sources = [Source::new(source, 0, source.len())?];
     let target = Target { region, offset: 0 };
-    let put = Put { to, sources: &sources, target, immediate, token: 3, notify: Notify::Always };
+    let put =
+        Put { to, sources: &sources, target, immediate, token: 3, notify: Notify::Always, fetch: false };
     // SAFETY: the tests leave sources as they are, and look at targets after the arrival.
     unsafe { from.put(&put) }
 }
@@ -75,7 +77,7 @@ fn connection(to: &Endpoint, from: &EndpointPlace) -> Link {
 fn connected(to: &Endpoint, from: &EndpointPlace) -> (Link, OwnedFd) {
     let link = connection(to, from);
     let (file, _) = segment::create(ring::SEGMENT, Access::ReadWrite).unwrap();
-    assert_eq!(link.send(&ConnectionMessage::Ring, Some(&file)), socket::SendOutcome::Yes);
+    assert_eq!(link.send(&ConnectionMessage::Ring(ReadPermit::NONE), Some(&file)), socket::SendOutcome::Yes);
     (link, file)
 }
 
@@ -96,9 +98,12 @@ fn accepted(endpoint: &mut Endpoint, listener: &Listener, board: &OwnedFd) -> (L
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
     let Ok(Accepted::From(from, link)) = listener.accept() else { panic!("it does not connect") };
     assert_eq!(from, endpoint.place.name);
-    assert_eq!(link.send(&ConnectionMessage::Accept, Some(board)), socket::SendOutcome::Yes);
+    assert_eq!(
+        link.send(&ConnectionMessage::Accept(ReadPermit::NONE), Some(board)),
+        socket::SendOutcome::Yes
+    );
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_some());
-    let Ok(Received::Message(ConnectionMessage::Ring, Some(file))) = link.receive() else {
+    let Ok(Received::Message(ConnectionMessage::Ring(_), Some(file))) = link.receive() else {
         panic!("no ring")
     };
     (link, file)
@@ -295,11 +300,11 @@ fn what_is_no_ring_disconnects_the_peer_alone() {
     ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let cases = [
-        (ConnectionMessage::Ring, None),
-        (ConnectionMessage::Ring, Some(&short)),
-        (ConnectionMessage::Ring, Some(&unsealed)),
-        (ConnectionMessage::Ring, Some(&null)),
-        (ConnectionMessage::Accept, Some(&ring)),
+        (ConnectionMessage::Ring(ReadPermit::NONE), None),
+        (ConnectionMessage::Ring(ReadPermit::NONE), Some(&short)),
+        (ConnectionMessage::Ring(ReadPermit::NONE), Some(&unsealed)),
+        (ConnectionMessage::Ring(ReadPermit::NONE), Some(&null)),
+        (ConnectionMessage::Accept(ReadPermit::NONE), Some(&ring)),
         (ConnectionMessage::Connect { from: stranger.name }, Some(&ring)),
         (ConnectionMessage::Forget { key: 1, address: 2 }, None),
     ];
@@ -454,8 +459,8 @@ fn a_hostile_reader_is_named() {
     let (len, access) = (large as u64, Access::ReadWrite);
     let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, access, writable: true };
     let cases = [
-        (false, ConnectionMessage::Accept, None),
-        (false, ConnectionMessage::Accept, Some(&null)),
+        (false, ConnectionMessage::Accept(ReadPermit::NONE), None),
+        (false, ConnectionMessage::Accept(ReadPermit::NONE), Some(&null)),
         (false, ConnectionMessage::Want { key: 1, address: 2, access: Access::Read }, None),
         (true, ConnectionMessage::Memory(given), Some(&short)),
         (true, ConnectionMessage::Want { key: 1, address: 2, access: Access::Read }, None),

@@ -217,6 +217,15 @@ unsafe impl Transport for Instead {
         self.0.map(peer, region)
     }
 
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        self.0.reads(peer)
+    }
+
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.0.read(peer, address, into, len) }
+    }
+
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
         self.0.notify(peers)
     }
@@ -403,9 +412,17 @@ pub(crate) fn published(region: &Region, at: usize) -> Result<u64, Box<dyn error
 
 /// Begins a put.
 pub(crate) fn put(transport: &mut dyn Transport, put: &Put<'_>) -> Result<Posted, Error> {
+    // Every case has puts that are fetched, and others.
+    let put = Put { fetch: put.immediate.is_multiple_of(2), ..*put };
     // SAFETY: a case leaves sources as they are until they are sent, or copied, and looks at windows after
     // the arrival. Where several puts go to the same bytes, it looks at none before all have ended, and puts alike.
-    unsafe { transport.put(put) }
+    unsafe { transport.put(&put) }
+}
+
+/// Reads bytes of the first peer's process.
+pub(crate) fn read(transport: &mut dyn Transport, from: *const u8, into: &mut [u8]) -> Result<(), Error> {
+    // SAFETY: the slice is borrowed for that.
+    unsafe { transport.read(FIRST, from.addr() as u64, into.as_mut_ptr(), into.len()) }
 }
 
 /// All of a region as one source, to an offset in the first peer's region.
@@ -419,7 +436,7 @@ pub(crate) fn put_all(
     let sources = [Source::new(source, 0, source.len())?];
     let target = Target { region, offset };
     let (token, notify) = (immediate.into(), Notify::IfNotInjected);
-    put(transport, &Put { to: FIRST, sources: &sources, target, immediate, token, notify })
+    put(transport, &Put { to: FIRST, sources: &sources, target, immediate, token, notify, fetch: false })
 }
 
 /// Counts events in any order.

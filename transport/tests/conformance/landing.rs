@@ -106,7 +106,7 @@ pub(crate) fn gathered(opener: &mut Opener) -> Outcome {
         }
         let what = format!("sources of {list:?} bytes, {notify:?}");
         let target = Target { region: remote(&window)?, offset: 17 };
-        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, notify };
+        let put = Put { to: FIRST, sources: &sources, target, immediate, token: 3, notify, fetch: false };
         let ends = put.notifies(&limits);
         let copied = !ends || put.len() <= limits.max_inject;
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
@@ -171,6 +171,7 @@ pub(crate) fn copies(opener: &mut Opener) -> Outcome {
                             immediate: next,
                             token: 3,
                             notify: Notify::IfNotCopied,
+                            fetch: false,
                         },
                     )?
                 };
@@ -245,6 +246,7 @@ pub(crate) fn flood(opener: &mut Opener) -> Outcome {
                 immediate: next,
                 token: next.into(),
                 notify: Notify::IfNotInjected,
+                fetch: false,
             };
             if kit::put(&mut *here, &put)? == Posted::Full {
                 was_full = true;
@@ -325,6 +327,7 @@ pub(crate) fn both_ways(opener: &mut Opener) -> Outcome {
                     immediate: number,
                     token: number.into(),
                     notify: Notify::IfNotInjected,
+                    fetch: false,
                 };
                 if kit::put(&mut **transport, &put)? == Posted::Full {
                     break;
@@ -384,6 +387,7 @@ pub(crate) fn each_to_each(opener: &mut Opener) -> Outcome {
                 immediate,
                 token: slot as u64 * 4 + u64::from(to),
                 notify: Notify::IfNotInjected,
+                fetch: false,
             };
             if kit::put(&mut *nodes[from], &put)? == Posted::Full {
                 left.push((from, to, round));
@@ -450,6 +454,7 @@ pub(crate) fn threads(opener: &mut Opener) -> Outcome {
                     immediate: slot,
                     token,
                     notify: Notify::IfNotInjected,
+                    fetch: false,
                 };
                 if kit::put(&mut *endpoint, &put)? == Posted::Full {
                     break;

@@ -71,6 +71,7 @@ pub(crate) fn reported(opener: &mut Opener) -> Outcome {
                     immediate: next,
                     token,
                     notify: Notify::Always,
+                    fetch: false,
                 };
                 if len <= inject {
                     kit::write(&source, 0, &bytes)?;
@@ -305,6 +306,7 @@ pub(crate) fn peer_gone(opener: &mut Opener) -> Outcome {
             immediate: 2,
             token: 2,
             notify: Notify::IfNotInjected,
+            fetch: false,
         };
         let before = Instant::now();
         let outcome = kit::put(&mut *here, &put).map(|_| ()).and_then(|()| here.poll(&mut Vec::new()));

@@ -11,6 +11,7 @@ mod landing;
 mod lifetime;
 mod mapping;
 mod processes;
+mod reading;
 mod refusal;
 #[path = "../sim/mod.rs"]
 mod sim;
@@ -58,6 +59,9 @@ const CASES: &[(&str, Case)] = &[
     ("memory that was not allocated is not mapped", mapping::registered),
     ("a region that is not there is not mapped", mapping::nowhere),
     ("mapped memory outlives what it is of", mapping::outlives),
+    ("memory of a peer's process is read where it lies", reading::exact),
+    ("memory that a peer does not have is not read", reading::absent),
+    ("memory of a peer that is closed is not read", reading::closed),
     ("parking does not sleep if it is ready", mapping::ready),
     ("parking ends when a peer notifies", mapping::notified),
     ("what comes between the look and the sleep is not lost", mapping::between),

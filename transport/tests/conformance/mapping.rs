@@ -20,7 +20,7 @@ const PROMPT: Duration = Duration::from_secs(10);
 type Ends = [(kit::Endpoint, Region, Region); 2];
 
 /// True if one end can map what the other allocates.
-fn near(here: &dyn Transport, there: &dyn Transport) -> bool {
+pub(crate) fn near(here: &dyn Transport, there: &dyn Transport) -> bool {
     let (ours, theirs) = (here.limits(), there.limits());
     ours.maps && ours.shares == theirs.shares
 }

@@ -89,7 +89,15 @@ impl End {
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
         Ok(kit::put(
             &mut *self.endpoint,
-            &Put { to: FIRST, sources: &sources, target, immediate, token: 0, notify: Notify::IfNotInjected },
+            &Put {
+                to: FIRST,
+                sources: &sources,
+                target,
+                immediate,
+                token: 0,
+                notify: Notify::IfNotInjected,
+                fetch: false,
+            },
         )?)
     }
 

@@ -71,7 +71,7 @@ pub(crate) fn malformed(opener: &mut Opener) -> Outcome {
     for (what, to, sources) in cases {
         let outcome = kit::put(
             &mut *here,
-            &Put { to, sources, target, immediate: 0, token: 0, notify: Notify::IfNotInjected },
+            &Put { to, sources, target, immediate: 0, token: 0, notify: Notify::IfNotInjected, fetch: false },
         );
         ensure!(matches!(outcome, Err(Error::BadPut { .. })), "a put with {what}: {outcome:?}");
     }

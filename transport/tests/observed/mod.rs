@@ -136,6 +136,15 @@ unsafe impl Transport for Observed {
         polled
     }
 
+    fn reads(&mut self, peer: Peer) -> Result<bool, Error> {
+        self.inner.reads(peer)
+    }
+
+    unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.inner.read(peer, address, into, len) }
+    }
+
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         match self.withheld {
             Some(Withheld::Views { but }) if region.len != but => Ok(Mapping::No),

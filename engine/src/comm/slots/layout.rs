@@ -39,6 +39,9 @@ pub(crate) const MAPPED: u64 = 1;
 /// The verdict of a rank that cannot map them.
 pub(crate) const REFUSED: u64 = 2;
 
+/// The verdict of a rank that has mapped them, and can read all memory of the others.
+pub(crate) const READS: u64 = 3;
+
 /// The offset of the number of the latest round after which it no longer reads [operands in place](Offer) of others.
 pub(crate) const DONE: usize = 24;
 
@@ -52,9 +55,10 @@ pub(crate) const fn vote(number: u64) -> usize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Offer {
-    /// Says whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`] or [`Self::STAGED`].
+    /// Says whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`], [`Self::STAGED`] or [`Self::READABLE`].
     pub kind: u64,
-    /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output)...
+    /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output), or its address and length if it is
+    /// readable...
     pub input: [u64; 3],
     /// ... and, in an all_reduce, of the output.
     pub output: [u64; 3],
@@ -69,6 +73,8 @@ impl Offer {
     pub(crate) const KNOWN: u64 = 2;
     /// The rank copies the elements that it shows to its [slots](staged).
     pub(crate) const STAGED: u64 = 3;
+    /// They are plain memory, which the others read where it lies.
+    pub(crate) const READABLE: u64 = 4;
 }
 
 /// The offset in a slot of the [`Offer`].

@@ -44,6 +44,8 @@ pub(crate) struct SharedSlots {
     pub(in crate::comm) peers: Vec<Peer>,
     /// True if this rank has published that it has mapped all.
     pub(in crate::comm) published: bool,
+    /// True if each rank can read all memory of the others.
+    pub(crate) reads: bool,
     /// The number of the latest round.
     pub(crate) number: u64,
     /// The operation of that round, as long as it is not known that all ranks have called the same.

@@ -75,18 +75,37 @@ impl Core<'_> {
             return Ok(Sharing::Opening);
         }
         if !std::mem::replace(&mut comm.shared.published, true) {
-            self.tell_shared(layout::VERDICT, layout::MAPPED)?;
+            self.tell_mapped()?;
         }
-        let mut sharing = Sharing::Yes;
+        self.verdicts()
+    }
+
+    /// Tells the others that this rank has mapped their slots, and whether it can read all their memory.
+    fn tell_mapped(&mut self) -> Result<()> {
+        let (port, mut verdict) = (&mut *self.port, layout::READS);
+        for &peer in &self.comm.shared.peers {
+            if !port.transport.reads(peer).map_err(|error| port.broken(error))? {
+                verdict = layout::MAPPED;
+            }
+        }
+        self.tell_shared(layout::VERDICT, verdict)
+    }
+
+    /// Reads the verdicts of the other ranks. This one has mapped all.
+    fn verdicts(&mut self) -> Result<Sharing> {
+        let verdict = self.comm.shared.own.as_ref().map(|own| access::published(own, layout::VERDICT));
+        let (mut sharing, mut reads) = (Sharing::Yes, verdict.transpose()? == Some(layout::READS));
         for (rank, view) in self.comm.shared.others() {
             let word = access::published(view, layout::VERDICT)?;
             match word {
-                layout::MAPPED => {}
+                layout::READS => {}
+                layout::MAPPED => reads = false,
                 layout::REFUSED => return Ok(Sharing::No),
                 0 => sharing = Sharing::Opening,
                 _ => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
             }
         }
+        self.comm.shared.reads = reads && sharing == Sharing::Yes;
         Ok(sharing)
     }
 
