@@ -28,8 +28,8 @@ fn play(_: &str) -> rank::Outcome {
 fn moved(group: &ProcessGroup, round: u32, count: usize) -> rank::Outcome {
     let (me, ranks, root) = (group.rank(), group.size(), round as usize % group.size());
     let of = |rank: usize, len: usize| -> Vec<u32> {
-        let seed = (rank as u32 + 1).wrapping_mul(0x9e37_79b9) ^ round;
-        (0..len as u32).map(|at| at.wrapping_mul(2_654_435_761) ^ seed).collect()
+        let seed = u32::try_from(rank + 1).unwrap_or(0).wrapping_mul(0x9e37_79b9) ^ round;
+        (0_u32..).take(len).map(|at| at.wrapping_mul(2_654_435_761) ^ seed).collect()
     };
     let mut data = if me == root { of(root, count) } else { vec![0; count] };
     group.broadcast(&mut data, root)?;

@@ -57,17 +57,22 @@ pub(crate) struct OwnPermit(Option<Box<u64>>);
 impl OwnPermit {
     /// Lets peers read this process, or not.
     pub(crate) fn new(readable: bool) -> Result<Self, Error> {
-        if !readable {
-            return Ok(Self(None));
-        }
+        let word = || Ok::<_, Error>(Box::new(u64::from_le_bytes(random()?) | 1));
+        readable.then(word).transpose().map(Self)
+    }
+
+    /// As [`Self::new`], where the peers are other processes, which this one declares as readers.
+    pub(crate) fn of_process(readable: bool) -> Result<Self, Error> {
         static DECLARED: Once = Once::new();
-        // Where Yama is not there or does not restrict it, this is refused or does nothing.
-        DECLARED.call_once(|| {
-            if let Err(error) = set_ptracer(PTracer::Any) {
-                crate::log::debug!(%error, "peers are not declared as readers of this process's memory");
-            }
-        });
-        Ok(Self(Some(Box::new(u64::from_le_bytes(random()?) | 1))))
+        if readable {
+            // Where Yama is not there or does not restrict it, this is refused or does nothing.
+            DECLARED.call_once(|| {
+                if let Err(error) = set_ptracer(PTracer::Any) {
+                    crate::log::debug!(%error, "peers are not declared as readers of this process's memory");
+                }
+            });
+        }
+        Self::new(readable)
     }
 
     /// What the peers are told.

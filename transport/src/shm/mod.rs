@@ -199,7 +199,7 @@ impl Endpoint {
                 ..Limits::default()
             },
             table: MemoryTable::new(Arc::clone(&sleeper.board)),
-            memory: OwnPermit::new(readable)?,
+            memory: OwnPermit::of_process(readable)?,
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),
