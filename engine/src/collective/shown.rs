@@ -168,15 +168,13 @@ impl ShownProgress {
         while self.elements < end {
             let place = || {
                 check_writes(operation, step, into)?;
-                let most = (end - self.elements) * size;
-                let operand = if into.place == Place::Output {
-                    &operation.output
-                } else {
+                let (at, most) = ((into.offset + self.elements) * size, (end - self.elements) * size);
+                let piece = operation.output.stretch(at, most, &near)?;
+                if into.place != Place::Output || piece.len < size {
                     return Err(SpanError::Step);
-                };
-                let into = operand.stretch((into.offset + self.elements) * size, most, &near)?;
-                let span = Span { offset: from.offset + self.elements, len: into.len / size, ..from };
-                Ok((self.rounds.address(rank, span, size).ok_or(SpanError::Landed)?, into))
+                }
+                let span = Span { offset: from.offset + self.elements, len: piece.len / size, ..from };
+                Ok((self.rounds.address(rank, span, size).ok_or(SpanError::Landed)?, piece))
             };
             let (address, into) = place().map_err(|error| broken(core, operation, step, &error))?;
             let (peer, _) = core.port.peer(core.comm.identity.world(rank))?;
