@@ -161,7 +161,7 @@ pub(super) const TRANSPORT: Rooms = &[
     ("inproc", &["region", "local", "eventfd", "keys", "peer_memory"]),
     ("ofi", &["region", "activity", "eventfd", "fork", "keys"]),
     ("shm", &["region", "local", "eventfd", "file", "fork", "keys", "peer_memory"]),
-    ("mux", &["region", "activity", "shm"]),
+    ("mux", &["region", "activity", "local", "shm"]),
     ("fuzz", &["shm"]),
 ];
 /// The rooms of `files/src/`: the part of one rank does not know the part on which ranks agree.

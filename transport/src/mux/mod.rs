@@ -38,7 +38,7 @@ use address::AddressParts;
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
-    RemoteRegion, Transport, Wake, shm,
+    RemoteRegion, Transport, Wake, local::Failure, shm,
 };
 
 /// A fabric of sockets from which nothing arrived in this many polls is idle: this many polls may pass while an answer is under way.
@@ -230,14 +230,12 @@ unsafe impl Transport for Mux {
     }
 
     unsafe fn read(&mut self, peer: Peer, address: u64, into: *mut u8, len: usize) -> Result<(), Error> {
-        // SAFETY: by the caller's promise.
-        let read = |part: &mut dyn Transport, peer| unsafe { part.read(peer, address, into, len) };
-        let (way, read) = match (self.routes.get(peer.0 as usize), &mut self.shm) {
-            (Some((Way::Shm, near)), Some(shm)) => (Way::Shm, read(shm, *near)),
-            (Some((_, far)), _) => (Way::Fabric, read(&mut *self.fabric, *far)),
-            (None, _) => return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) }),
-        };
-        read.map_err(|error| self.renumbered(way, error))
+        match (self.routes.get(peer.0 as usize), &mut self.shm) {
+            // SAFETY: by the caller's promise.
+            (Some((Way::Shm, near)), Some(shm)) => unsafe { shm.read(*near, address, into, len) },
+            _ => return Err(Failure::unreadable().to(peer).into()),
+        }
+        .map_err(|error| self.renumbered(Way::Shm, error))
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
