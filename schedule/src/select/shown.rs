@@ -24,8 +24,8 @@ pub fn is_fetched(bytes: usize) -> bool {
     FETCHED.contains(&bytes)
 }
 
-/// True if the receiver of a put of this many bytes should fetch it in a collective among this many ranks: if it is the only put that the rank
-/// receives, and the sender has others to make. A rank that gathers has no time for it (docs/performance.md).
+/// True if the receiver of a put of this many bytes should fetch it in a collective among this many ranks: if all that it gets comes from one
+/// rank. A rank that gathers also copies its block, and has no time for it (docs/performance.md).
 #[must_use]
 pub fn is_fetched_in(collective: Collective, ranks: usize, bytes: usize) -> bool {
     let has_time = match collective {
