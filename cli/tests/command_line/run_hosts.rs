@@ -273,7 +273,8 @@ fn a_host_that_cannot_take_part_is_named_with_what_to_do() {
 
 #[test]
 fn a_host_that_does_not_answer_can_be_interrupted() {
-    let launcher = Ssh::new().run(&["--hosts", "mute1,mute2", "-n", "2", "true"]).spawn().unwrap();
+    let ssh = Ssh::new();
+    let launcher = ssh.run(&["--hosts", "mute1,mute2", "-n", "2", "true"]).spawn().unwrap();
     let pid = Pid::from_child(&launcher);
     let wanted = [Signal::INT, Signal::TERM].map(|signal| 1_u64 << (signal.as_raw() - 1));
     let blocks = || {
