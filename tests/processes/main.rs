@@ -133,6 +133,6 @@ fn waiting(provider: &str) -> Cases {
 }
 
 fn main() -> ExitCode {
-    // ci/test.sh divides them between two runs.
+    // ci/test.sh divides them between its runs.
     suite::main(("processes", "tcp,shm,mux,default"), cases, waiting, ROLES)
 }

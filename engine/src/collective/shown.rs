@@ -117,16 +117,18 @@ impl ShownProgress {
                 self.rounds.view(core, operation, *from, shown).map(Stepped::waited)
             }
             Step::Settle => self.settle(core).map(Stepped::waited),
-            Step::Copy { from: Span { place: Place::Landed(rank), .. }, into }
-                if self.rounds.fetches(*rank) =>
-            {
-                let ended = self.fetch(core, operation, step, (*rank, *into))?;
-                let bytes = (self.elements - before) * size;
-                Ok(if ended { Stepped::Ended(bytes) } else { Stepped::Part(bytes) })
-            }
             step => {
-                let worked = self.work(core.comm, operation, step);
-                let ended = worked.map_err(|error| broken(core, operation, step, &error))?;
+                let ended = match *step {
+                    Step::Copy { from: from @ Span { place: Place::Landed(rank), .. }, into }
+                        if self.rounds.fetches(rank) =>
+                    {
+                        self.fetch(core, operation, step, (rank, from, into))?
+                    }
+                    _ => {
+                        let worked = self.work(core.comm, operation, step);
+                        worked.map_err(|error| broken(core, operation, step, &error))?
+                    }
+                };
                 let bytes = (self.elements - before) * size;
                 Ok(if ended { Stepped::Ended(bytes) } else { Stepped::Part(bytes) })
             }
@@ -159,9 +161,8 @@ impl ShownProgress {
         core: &mut Core<'_>,
         operation: &Operation,
         step: &Step,
-        (rank, into): (Rank, Span),
+        (rank, from, into): (Rank, Span, Span),
     ) -> Result<bool> {
-        let Step::Copy { from, .. } = *step else { return Ok(true) };
         let size = operation.plan.size;
         let end = into.len.min(self.elements + SLICE / size);
         let near = Cell::new(0);

@@ -40,7 +40,7 @@ use crate::{
 pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
     let named = options.provider.as_deref();
     if named == Some(SHM) {
-        return Ok(Box::new(endpoint(true)?));
+        return Ok(Box::new(shm::Endpoint::open()?));
     }
     let Some(provider) = named.and_then(fabric_of) else {
         return Ok(Box::new(Ofi::open(options)?));
@@ -74,12 +74,7 @@ pub fn describe_transport(provider: &str) -> String {
 /// An endpoint of shared memory to use beside a fabric, or why there is none.
 fn shared_memory(host: &Host, peer_reads: bool) -> std::result::Result<shm::Endpoint, String> {
     host.unknown().map_or(Ok(()), Err)?;
-    endpoint(peer_reads).map_err(|error| error.to_string())
-}
-
-/// An endpoint of shared memory, whose peers may read all memory of this process or not.
-fn endpoint(peer_reads: bool) -> std::result::Result<shm::Endpoint, unisono_transport::Error> {
-    if peer_reads { shm::Endpoint::open() } else { shm::Endpoint::open_unread() }
+    shm::Endpoint::open_with(peer_reads).map_err(|error| error.to_string())
 }
 
 /// Shared memory, with a number that names the ranks that share it, and a fabric.
@@ -113,7 +108,7 @@ pub(super) fn open(
             // A rank that cannot share memory has published that.
             return match endpoint {
                 Some(endpoint) => Ok(Box::new(endpoint)),
-                None => Ok(Box::new(self::endpoint(config.peer_reads)?)),
+                None => Ok(Box::new(shm::Endpoint::open_with(config.peer_reads)?)),
             };
         }
         Connectivity::Fabric { shared, why } => (shared, why),

@@ -126,16 +126,10 @@ impl Endpoint {
         let ended = match state.receive() {
             Ok(PeerState::Open) => return self.hand_over(peer),
             Ok(PeerState::Died) => Some(Failure::died()),
-            Ok(PeerState::Closed) => match state.open() {
-                Some(outgoing) => {
-                    // It may have read what was written before it closed.
-                    match outgoing.pump(&mut self.sent) {
-                        Ok(_) => outgoing.has_pending().then(Failure::gone),
-                        Err(StopCause::Peer(failure)) => Some(failure),
-                        Err(StopCause::Error(error)) => return Err(error),
-                    }
-                }
-                None => None,
+            Ok(PeerState::Closed) => match state.open().map_or(Ok(()), |it| it.end(&mut self.sent)) {
+                Ok(()) => None,
+                Err(StopCause::Peer(failure)) => Some(failure),
+                Err(StopCause::Error(error)) => return Err(error),
             },
             Err(StopCause::Peer(failure)) => {
                 state.link().into_iter().for_each(|link| link.say(&ConnectionMessage::Dropped));

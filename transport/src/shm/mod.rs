@@ -159,23 +159,19 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A new endpoint, which may move to another thread. Its peers may [read](Transport::read) the memory of this process.
+    /// A new endpoint, which may move to another thread. It and its peers may [read](Transport::read) each other's processes.
     ///
     /// # Errors
     /// [`Error::SharedMemory`] or [`Error::Call`] if the system or the container refuses memory or sockets.
     pub fn open() -> Result<Self, Error> {
-        Self::new(true)
+        Self::open_with(true)
     }
 
-    /// A new endpoint whose peers cannot read memory of this process that it does not share, and that does not read theirs.
+    /// A new endpoint. Without `peer_reads`, its peers cannot read memory of this process that it does not share, and it does not read theirs.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
-    pub fn open_unread() -> Result<Self, Error> {
-        Self::new(false)
-    }
-
-    fn new(readable: bool) -> Result<Self, Error> {
+    pub fn open_with(peer_reads: bool) -> Result<Self, Error> {
         // Without room for a ring no peer can be reached.
         segment::check_limit(ring::SEGMENT)?;
         let place = EndpointPlace::new()?;
@@ -199,7 +195,7 @@ impl Endpoint {
                 ..Limits::default()
             },
             table: MemoryTable::new(Arc::clone(&sleeper.board)),
-            memory: OwnPermit::of_process(readable)?,
+            memory: OwnPermit::of_process(peer_reads)?,
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),

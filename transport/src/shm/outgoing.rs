@@ -286,6 +286,12 @@ impl Outgoing {
         Ok(any)
     }
 
+    /// The peer has closed its endpoint, and may have read before what was written. A failure if puts are left.
+    pub(super) fn end(&mut self, sent: &mut Vec<u64>) -> Result<(), StopCause> {
+        self.pump(sent)?;
+        if self.has_pending() { Err(Failure::gone().into()) } else { Ok(()) }
+    }
+
     /// True if this process can read the peer's memory.
     pub(super) fn reads(&self) -> bool {
         self.memory.is_some()

@@ -17,8 +17,7 @@ fn put_to_be_fetched(from: &mut Endpoint, source: &Region, target: &Region) -> P
 
 /// Two endpoints that let their peers read them, or not; the first is connected to the second, and knows whether that can read it.
 fn pair(readable: [bool; 2]) -> [Endpoint; 2] {
-    let open = |readable| if readable { Endpoint::open() } else { Endpoint::open_unread() }.unwrap();
-    let [mut here, mut there] = readable.map(open);
+    let [mut here, mut there] = readable.map(|readable| Endpoint::open_with(readable).unwrap());
     meet(&mut here, &mut there);
     drop((polled(&mut there), polled(&mut here)));
     [here, there]
