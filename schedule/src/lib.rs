@@ -67,5 +67,5 @@ pub mod windows;
 
 pub use job::{Collective, Job, Showing, Uneven};
 pub use recorded::{CallSchedule, Inside, Recorded};
-pub use step::{Place, Rank, SLICE, Schedule, Shown, Span, Step};
+pub use step::{Own, Place, Rank, SLICE, Schedule, Shown, Span, Step};
 pub use topology::{Kind, Network, Spread, Topology};

@@ -66,6 +66,17 @@ pub struct Shown {
     pub blocks: usize,
     /// The elements from the beginning of a block to that of the next.
     pub stride: usize,
+    /// The elements that no other rank reads, by number: those that a rank has for itself between those for others.
+    pub own: Own,
+}
+
+/// `len` of the elements that a rank shows, from number `at` on, which only this rank needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Own {
+    /// The number of the first one.
+    pub at: usize,
+    /// How many there are; 0 if others may read all elements.
+    pub len: usize,
 }
 
 impl Shown {
@@ -75,7 +86,7 @@ impl Shown {
     /// The elements of one span.
     #[must_use]
     pub const fn one(first: Span) -> Self {
-        Self { first, blocks: 1, stride: 0 }
+        Self { first, blocks: 1, stride: 0, own: Own { at: 0, len: 0 } }
     }
 
     /// The elements of some blocks. Blocks without a gap between them are one.
@@ -84,7 +95,25 @@ impl Shown {
         if stride == first.len {
             return Self::one(Span { len: blocks.saturating_mul(stride), ..first });
         }
-        Self { first, blocks, stride }
+        Self { first, blocks, stride, own: Own { at: 0, len: 0 } }
+    }
+
+    /// The same elements, of which others do not read these.
+    #[must_use]
+    pub const fn but(self, own: Own) -> Self {
+        Self { own, ..self }
+    }
+
+    /// The longest stretch of elements from number `at` on, up to number `end`, that lie one after the other and others may read: its
+    /// number and length. `None` if there is none.
+    #[must_use]
+    pub fn stretch(&self, at: usize, end: usize) -> Option<(usize, usize)> {
+        let Own { at: start, len } = self.own;
+        let skips = len > 0 && (start..start.saturating_add(len)).contains(&at);
+        let at = if skips { start + len } else { at };
+        let left_in_block = self.first.len - at.checked_rem(self.first.len)?;
+        let end = if len > 0 && at < start { end.min(start) } else { end };
+        (at < end).then(|| (at, left_in_block.min(end - at)))
     }
 
     /// The number of elements.
@@ -106,9 +135,12 @@ impl Shown {
         Span { offset, ..self.first }
     }
 
-    /// Where `len` of the elements lie, from number `at` on. `None` if they are not in one block.
+    /// Where `len` of the elements lie, from number `at` on. `None` if they are not in one block, or others do not read them.
     #[must_use]
     pub fn within(&self, at: usize, len: usize) -> Option<Span> {
+        if at < self.own.at.saturating_add(self.own.len) && self.own.at < at.saturating_add(len) {
+            return None;
+        }
         let block = if self.blocks > 1 { at.checked_div(self.first.len).unwrap_or(0) } else { 0 };
         let from = at - block * self.first.len;
         let whole = block < self.blocks && from.checked_add(len).is_some_and(|end| end <= self.first.len);

@@ -38,6 +38,7 @@ pub mod shm;
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
+pub mod streaming;
 
 use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 

@@ -6,7 +6,7 @@ use std::fmt;
 use unisono_checker::{Fault, Policy, Setup, Violation, check};
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter},
-    Job, Place, Schedule, Showing, Shown, Span, Spread, Step,
+    Job, Own, Place, Schedule, Showing, Shown, Span, Spread, Step,
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
     cost::Fabric,
     price::{Effort, price},
@@ -385,7 +385,7 @@ fn no_chunk_is_longer_than_a_slot() {
 
 #[test]
 fn a_part_of_what_is_shown_lies_in_one_block() {
-    let shown = Shown { first: Span::input(5, 10), blocks: 3, stride: 100 };
+    let shown = Shown { first: Span::input(5, 10), blocks: 3, stride: 100, own: Own::default() };
     assert_eq!(shown.within(0, 10), Some(Span::input(5, 10)));
     assert_eq!(shown.within(13, 4), Some(Span::input(108, 4)));
     assert_eq!((shown.within(8, 3), shown.within(30, 1), shown.len()), (None, None, 30));
@@ -393,6 +393,29 @@ fn a_part_of_what_is_shown_lies_in_one_block() {
     // Blocks without a gap are one.
     assert_eq!(Shown::several(Span::input(5, 10), 3, 10), Shown::one(Span::input(5, 30)));
     assert_eq!(Shown::several(Span::input(5, 10), 3, 100), shown);
+}
+
+/// Others do not read the block that a rank has for itself, so it is not copied.
+#[test]
+fn what_a_rank_shows_is_copied_without_its_own_block() {
+    let stretches = |shown: Shown, from: usize, end: usize| {
+        let next = |&(at, len): &(usize, usize)| shown.stretch(at + len, end);
+        std::iter::successors(shown.stretch(from, end), next).collect::<Vec<_>>()
+    };
+    let apart = Shown::several(Span::input(5, 10), 4, 100).but(Own { at: 20, len: 10 });
+    assert_eq!(stretches(apart, 0, 40), [(0, 10), (10, 10), (30, 10)]);
+    assert_eq!(stretches(apart, 15, 35), [(15, 5), (30, 5)]);
+    assert_eq!(stretches(apart, 22, 28), []);
+    let whole = Shown::several(Span::input(0, 10), 3, 10);
+    assert_eq!(stretches(whole, 0, 30), [(0, 30)]);
+    assert_eq!(stretches(whole.but(Own { at: 10, len: 10 }), 4, 30), [(4, 6), (20, 10)]);
+    assert_eq!(stretches(whole.but(Own { at: 20, len: 10 }), 0, 30), [(0, 20)]);
+    assert_eq!(stretches(Shown::NOTHING, 0, 0), []);
+    let other = |at, len| apart.within(at, len).is_some();
+    assert_eq!(
+        [other(10, 10), other(19, 1), other(20, 1), other(29, 1), other(30, 10)],
+        [true, true, false, false, true]
+    );
 }
 
 #[test]

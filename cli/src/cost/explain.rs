@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
-    Job, Kind, Place, Showing, Shown, Span, Step,
+    Job, Kind, Own, Place, Showing, Shown, Span, Step,
     algorithm::Plan,
     cost::Fabric,
     price::{Effort, price},
@@ -173,13 +173,16 @@ fn ways(case: &Case, chooser: &Chooser, messages: &'static Plan, job: &Job<'_>) 
         return Some([Some(("copied to slots", messages, shown::copied_job(job))), None]);
     }
     let plan = shown::in_place(job, size, |_| true)?;
-    let way = |what, copies| (what, plan, shown::in_place_job(job, size, copies));
+    let way = |what| (what, plan, shown::in_place_job(job, size, None));
     let plain = match PlainWays::of(chooser.shown(case.collective, shown::given(job, size))).first() {
         PlainMemory::Messages => None,
-        PlainMemory::Copied(copies) => Some(way("plain memory, copied to slots", Some(copies))),
-        PlainMemory::Read => Some(way("plain memory, read where it lies, if the system allows it", None)),
+        PlainMemory::Copied(copies) => {
+            let (plan, job) = shown::all_copied(plan, job, size, copies);
+            Some(("plain memory, copied to slots", plan, job))
+        }
+        PlainMemory::Read => Some(way("plain memory, read where it lies, if the system allows it")),
     };
-    Some([plain, Some(way("registered buffers, read where they lie", None))])
+    Some([plain, Some(way("registered buffers, read where they lie"))])
 }
 
 /// Prints how ranks show elements, and the predicted times.
@@ -240,12 +243,16 @@ fn say(step: &Step) -> (String, Option<usize>) {
 
 /// What a rank shows.
 fn blocks(shown: &Shown) -> String {
-    match shown.blocks {
-        _ if shown.is_empty() => "nothing".to_owned(),
+    let all = match shown.blocks {
+        _ if shown.is_empty() => return "nothing".to_owned(),
         1 => span(&shown.first),
         blocks => {
             format!("{}, and {} blocks after it, {} apart", span(&shown.first), blocks - 1, shown.stride)
         }
+    };
+    match shown.own {
+        Own { len: 0, .. } => all,
+        Own { at, len } => format!("{all}, without the {len} from number {at} on, its own"),
     }
 }
 

@@ -8,7 +8,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Collective, Rank, Schedule, Shown, Step, select::shown::in_place_job};
+use unisono_schedule::{
+    CallSchedule, Collective, Rank, Schedule, Shown, Step,
+    select::shown::{all_copied, in_place_job},
+};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
 use super::rounds::{OperandReads, Other, ShowRounds, copy_slice};
@@ -274,7 +277,7 @@ impl Agreement {
         if let Read::Operands(plan) = &self.read
             && self.reads.copies
         {
-            self.copied = Some(cut(core, plan, operation)?);
+            self.copied = Some(cut(core, plan, operation, true)?);
         }
         Ok(())
     }
@@ -319,12 +322,12 @@ impl Agreement {
             Read::Operands(plan) => plan,
             Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(reads))),
         };
+        let copies = |other: &Other| other.copies();
         let schedule = match self.copied.take() {
-            Some((schedule, _)) => CallSchedule::Made(schedule),
-            None if reads.others.iter().any(Other::copies) => {
-                CallSchedule::Made(cut(core, plan, operation)?.0)
-            }
-            None => CallSchedule::Recorded(plan.whole.clone()),
+            Some((schedule, _)) if reads.others.iter().all(copies) => CallSchedule::Made(schedule),
+            None if !reads.others.iter().any(copies) => CallSchedule::Recorded(plan.whole.clone()),
+            // All show the same first elements whether all copy or not.
+            _ => CallSchedule::Made(cut(core, plan, operation, false)?.0),
         };
         // The calls of those that this rank reads from have been compared.
         Ok(Agreed::InPlace(schedule, ShowRounds::in_place(reads)))
@@ -332,8 +335,20 @@ impl Agreement {
 }
 
 /// The schedule in which ranks show as many elements at once as fit a slot, after its first step, and the elements that this step shows.
-fn cut(core: &Core<'_>, plan: &ShownPlan, operation: &Operation) -> Result<(Box<dyn Schedule>, Shown)> {
-    let mut schedule = plan.plan.make(&in_place_job(&plan.job, operation.plan.size, Some(plan.plain.copies)));
+/// `all`: true if all ranks copy their elements.
+fn cut(
+    core: &Core<'_>,
+    shown: &ShownPlan,
+    operation: &Operation,
+    all: bool,
+) -> Result<(Box<dyn Schedule>, Shown)> {
+    let ShownPlan { plan, job, plain, .. } = shown;
+    let size = operation.plan.size;
+    let (plan, job) = match all {
+        true => all_copied(plan, job, size, plain.copies),
+        false => (*plan, in_place_job(job, size, Some(plain.copies))),
+    };
+    let mut schedule = plan.make(&job);
     match schedule.next(0) {
         Some(Step::Show { shown }) => Ok((schedule, shown)),
         step => Err(core.stop(format!("a schedule that should show elements begins with {step:?}"))),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
-use unisono_transport::Region;
+use unisono_transport::{Region, streaming::copy_past_caches};
 
 use crate::{
     access,
@@ -12,7 +12,7 @@ use crate::{
         Comm, Core,
         layout::{self, Offer},
     },
-    memory::{Bytes, SpanError},
+    memory::{Bytes, CopyBytes, SpanError, copy_through_caches},
     request::Operation,
     stop::Result,
 };
@@ -111,7 +111,7 @@ impl ShowRounds {
             self.compares = round;
         }
         if self.how().is_none() && !shown.is_empty() {
-            copy_to_slot(core, operation, shown, 0..shown.len(), self.in_slot(round))?;
+            copy_to_slot(core, operation, shown, 0..shown.len(), layout::elements(round, self.bytes))?;
         }
         Ok(true)
     }
@@ -163,14 +163,6 @@ impl ShowRounds {
         self.in_place.as_ref().is_some_and(|in_place| in_place.copies)
     }
 
-    /// The offset in a rank's slots of the elements that it shows in a round.
-    pub(super) fn in_slot(&self, round: u64) -> usize {
-        match self.in_place {
-            None => layout::slot(round) + layout::payload(self.bytes),
-            Some(_) => layout::staged(round),
-        }
-    }
-
     /// The place of the elements that another rank shows in this round. `size`: the bytes of an element.
     pub(super) fn place<'c>(
         &'c self,
@@ -184,7 +176,12 @@ impl ShowRounds {
             None => None,
         };
         let Some(other) = other else {
-            return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number) + span.offset * size));
+            let round = comm.shared.number;
+            let at = match &self.in_place {
+                None => layout::elements(round, self.bytes),
+                Some(how) => layout::staged(round, how.other(from)?.shown.len() * size),
+            };
+            return Some((comm.shared.view(from)?, at + span.offset * size));
         };
         let there = other.shown.within(span.offset, span.len)?;
         let operand = if there.place == Place::Output { &other.output } else { &other.input };
@@ -240,16 +237,15 @@ pub(super) fn copy_slice(
     shown: &Shown,
     done: usize,
 ) -> Result<usize> {
-    let shared = &mut core.comm.shared;
-    shared.staged = shared.staged.max(shown.len() * operation.plan.size);
-    let end = shown.len().min(done + SLICE / operation.plan.size);
-    copy_to_slot(core, operation, shown, done..end, layout::staged(core.comm.shared.number))?;
+    let (round, size) = (core.comm.shared.number, operation.plan.size);
+    let end = shown.len().min(done + SLICE / size);
+    copy_to_slot(core, operation, shown, done..end, layout::staged(round, shown.len() * size))?;
     Ok(end)
 }
 
-/// Copies elements that a rank shows to its slots, from byte `at` on.
+/// Copies elements that a rank shows to its slots, where the first of them lies at byte `at`.
 fn copy_to_slot(
-    core: &Core<'_>,
+    core: &mut Core<'_>,
     operation: &Operation,
     shown: &Shown,
     elements: Range<usize>,
@@ -257,17 +253,23 @@ fn copy_to_slot(
 ) -> Result<()> {
     let operand = if shown.first.place == Place::Input { &operation.input } else { &operation.output };
     let (size, mut next) = (operation.plan.size, elements.start);
+    let (shared, bytes) = (&mut core.comm.shared, elements.len() * size);
+    shared.most = shared.most.max(shown.len() * size);
+    let past = shared.writes.goes_past(bytes);
+    let begun = shared.writes.begins(bytes).filter(|_| !past);
+    let copy: CopyBytes = if past { copy_past_caches } else { copy_through_caches };
     let Some(own) = &core.comm.shared.own else { return Ok(()) };
-    while next < elements.end {
-        let left_in_block = shown.first.len - next % shown.first.len;
-        let len = left_in_block.min(elements.end - next);
-        let nowhere = SpanError::Bounds { offset: next, len, place: shown.len() };
-        let copied = shown.within(next, len).ok_or(nowhere).and_then(|from| {
-            operand.copy_to(from.offset * size, Bytes::new(own, at + next * size, len * size)?)
+    while let Some((first, len)) = shown.stretch(next, elements.end) {
+        let nowhere = SpanError::Bounds { offset: first, len, place: shown.len() };
+        let copied = shown.within(first, len).ok_or(nowhere).and_then(|from| {
+            operand.copy_by(copy, from.offset * size, Bytes::new(own, at + first * size, len * size)?)
         });
         let call = || operation.plan.signature.call();
         copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", call())))?;
-        next += len;
+        next = first + len;
+    }
+    if let Some(begun) = begun {
+        core.comm.shared.writes.took(bytes, begun.elapsed());
     }
     Ok(())
 }

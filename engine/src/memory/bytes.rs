@@ -199,14 +199,28 @@ pub(crate) fn fetch(
     unsafe { transport.read(peer, address, into.base, into.len) }
 }
 
+/// A way to copy bytes between slices of one length.
+pub(crate) type CopyBytes = fn(from: &[u8], into: &mut [u8]);
+
+/// Copies bytes as usual: those that are written come to the caches of this core.
+pub(crate) fn copy_through_caches(from: &[u8], into: &mut [u8]) {
+    into.copy_from_slice(from);
+}
+
 /// `into = from`, unless they are the same memory.
 pub(crate) fn copy(from: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
+    copy_by(copy_through_caches, from, into)
+}
+
+/// As [`copy`], in this way.
+#[inline]
+pub(super) fn copy_by(copy: CopyBytes, from: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
     if from.len != into.len || !(from.same(into) || from.apart(into)) {
         return Err(SpanError::Overlap);
     }
     if into.len > 0 && !from.same(into) {
         // SAFETY: as in `reduce`.
-        unsafe { into.write().copy_from_slice(from.read()) };
+        unsafe { copy(from.read(), into.write()) };
     }
     Ok(())
 }

@@ -22,5 +22,5 @@ pub use self::{
 };
 pub(crate) use self::{
     borrowed::expose,
-    bytes::{copy, divide, fetch, reduce, total},
+    bytes::{CopyBytes, copy, copy_through_caches, divide, fetch, reduce, total},
 };

@@ -7,7 +7,7 @@ use unisono_core::dtype::Dtype;
 use unisono_transport::Region;
 
 use super::{
-    bytes::{Bytes, SpanError, copy},
+    bytes::{Bytes, CopyBytes, SpanError, copy_by, copy_through_caches},
     pieces::Pieces,
     raw::borrow_raw,
     registry::Registry,
@@ -60,14 +60,24 @@ impl Operand {
     }
 
     /// Copies the bytes from `at` on into contiguous memory.
-    pub(crate) fn copy_to(&self, mut at: usize, mut into: Bytes<'_>) -> Result<(), SpanError> {
+    pub(crate) fn copy_to(&self, at: usize, into: Bytes<'_>) -> Result<(), SpanError> {
+        self.copy_by(copy_through_caches, at, into)
+    }
+
+    /// As [`copy_to`](Self::copy_to), in this way.
+    pub(crate) fn copy_by(
+        &self,
+        copy: CopyBytes,
+        mut at: usize,
+        mut into: Bytes<'_>,
+    ) -> Result<(), SpanError> {
         let near = Cell::new(0);
         while into.len > 0 {
             let stretch = self.stretch(at, into.len, &near)?;
             if stretch.len == 0 {
                 return Err(SpanError::Bounds { offset: at, len: into.len, place: self.len() });
             }
-            copy(stretch, into.part(0, stretch.len))?;
+            copy_by(copy, stretch, into.part(0, stretch.len))?;
             into = into.part(stretch.len, into.len);
             at += stretch.len;
         }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The plans of direct, which can do every collective.
-pub(super) const PLANS: &[Plan] = &[
+pub(crate) const PLANS: &[Plan] = &[
     plan(Collective::AllReduce),
     plan(Collective::ReduceScatter),
     plan(Collective::AllGather),

@@ -7,7 +7,7 @@ mod binomial;
 mod bruck;
 mod chunks;
 mod compose;
-mod direct;
+pub(crate) mod direct;
 mod dissemination;
 mod grid;
 mod halving;
@@ -246,7 +246,7 @@ impl Plan {
     }
 
     /// The plan of a collective in a list.
-    const fn of(plans: &'static [Self], collective: Collective) -> &'static Self {
+    pub(crate) const fn of(plans: &'static [Self], collective: Collective) -> &'static Self {
         let mut at = 0;
         while plans[at].collective as u8 != collective as u8 {
             at += 1;

@@ -13,7 +13,7 @@ use super::{
     chunks::{Lanes, Pattern, PatternShape, Steps},
     wrapped,
 };
-use crate::{Collective, Job, Rank, Schedule, Showing, Shown, Span, Step, partition};
+use crate::{Collective, Job, Own, Rank, Schedule, Showing, Shown, Span, Step, partition};
 
 /// Chunks and parts begin at multiples of this many elements, so that those of 4 bytes begin at cache lines.
 const LINE: usize = 16;
@@ -98,7 +98,12 @@ impl Shows {
             Collective::Scatter if rank != self.root => Shown::NOTHING,
             Collective::Reduce | Collective::Gather if rank == self.root => Shown::NOTHING,
             Collective::Barrier | Collective::Broadcast => Shown::NOTHING,
-            _ => Shown::several(self.input(0, chunk), self.blocks(), self.count),
+            _ if self.blocks() > 1 => {
+                let len = self.len(chunk);
+                let own = Own { at: rank.saturating_mul(len), len };
+                Shown::several(self.input(0, chunk), self.blocks(), self.count).but(own)
+            }
+            _ => Shown::one(self.input(0, chunk)),
         }
     }
 

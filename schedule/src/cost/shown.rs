@@ -57,7 +57,8 @@ impl Simulation<'_> {
     /// Begins a round; returns the processor time for it.
     pub(super) fn show(&mut self, actor: usize, shown: &Shown, now: f64) -> f64 {
         let copied = self.setup.showing == Some(Showing::Copied);
-        let copy = if copied { self.bytes(shown.len()) / self.setup.fabric.copy } else { 0.0 };
+        let copy =
+            if copied { self.bytes(shown.len() - shown.own.len) / self.setup.fabric.copy } else { 0.0 };
         let Path { latency, send_overhead, .. } = *self.sight();
         let spent = send_overhead + copy;
         let time = now + spent * self.share + latency;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::{
     Collective, Job, Showing,
-    algorithm::{ALGORITHMS, Algorithm, Plan},
+    algorithm::{ALGORITHMS, Algorithm, Plan, direct},
 };
 
 /// The most bytes that a rank shows in a slot where all ranks copy: in one round.
@@ -126,6 +126,24 @@ pub fn copied_job(job: &Job<'_>) -> Job<'static> {
 pub fn in_place_job(job: &Job<'_>, size: usize, copies: Option<usize>) -> Job<'static> {
     let chunk = copies.map_or(usize::MAX, |bytes| (bytes.min(SLOT_BYTES) / size).max(1));
     shown_job(job, Showing::InPlace, chunk)
+}
+
+/// The plan and the job of ranks all of which copy elements to slots, at most `copies` bytes at once, where `plan` can also read operands.
+///
+/// Of two ranks that reduce a vector each reads all elements of the other: in two shots it would read half of them, and half of the results,
+/// in twice as many rounds. It may do so because a copy stays as it is when the result is written over the operand.
+#[must_use]
+pub fn all_copied(
+    plan: &'static Plan,
+    job: &Job<'_>,
+    size: usize,
+    copies: usize,
+) -> (&'static Plan, Job<'static>) {
+    let job = in_place_job(job, size, Some(copies));
+    if job.collective == Collective::AllReduce && job.ranks == 2 {
+        return (Plan::of(direct::PLANS, job.collective), Job { shown: Some(Showing::Copied), ..job });
+    }
+    (plan, job)
 }
 
 fn shown_job(job: &Job<'_>, shown: Showing, chunk: usize) -> Job<'static> {

@@ -33,9 +33,9 @@ pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (
 pub(super) fn is_staged(what: &str, ranks: usize, gives: usize) -> bool {
     let most = match what {
         "broadcast" if ranks == 2 => 128 << 10,
-        _ if ranks == 2 && what != "all_gather" => 16 << 10,
-        "reduce_scatter" | "all_to_all" => 256 << 10,
+        "reduce_scatter" | "all_to_all" if ranks > 2 => 256 << 10,
         "all_reduce" | "all_reduce_into" | "all_gather" | "broadcast" => usize::MAX,
+        "reduce_scatter" | "all_to_all" => usize::MAX,
         _ => 0,
     };
     gives <= most

@@ -1,7 +1,7 @@
 //! The layout of shared slots: memory that each member of a communicator writes alone, and that the others map (drawn in docs/wire.md).
 
 use bytemuck::{Pod, Zeroable};
-use unisono_schedule::select::shown::{COPIED_BYTES, SLOT_BYTES};
+use unisono_schedule::select::shown::SLOT_BYTES;
 
 use crate::call::Signature;
 
@@ -13,6 +13,14 @@ const SLOTS: u64 = 2;
 
 /// The offset in a slot of its bytes, if they do not fit the [`Front`]'s cache line.
 const APART: usize = 64;
+
+/// The most bytes that come with the [`Front`], in its cache line.
+const INLINE: usize = APART - size_of::<Front>();
+
+/// Elements of this many bytes or more lie at another place of the slot in each of its rounds, so that the ranks that have read the old place no
+/// longer have it in their inner caches when it is written again: a core writes lines that another core has at 8 ns each, and others at 2 ns
+/// (docs/performance.md).
+const ROTATED: usize = 2 << 10;
 
 /// The offset in a slot of the operand, which lies behind the [`Offer`].
 const STAGED: usize = LINES;
@@ -86,20 +94,28 @@ pub(crate) const fn slot(number: u64) -> usize {
     LINES + index * STRIDE
 }
 
-/// The offset in a slot of its bytes, if there are this many.
-pub(crate) const fn payload(bytes: usize) -> usize {
-    if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
+/// The offset in a rank's shared slots of the elements that it shows in this round, if they have this many bytes.
+pub(crate) const fn elements(number: u64, bytes: usize) -> usize {
+    if bytes <= INLINE {
+        slot(number) + size_of::<Front>()
+    } else if bytes < ROTATED {
+        slot(number) + APART
+    } else {
+        staged(number, bytes)
+    }
 }
 
-/// The offset in a rank's shared slots of the elements that it shows in this round instead of an operand ([`Offer::STAGED`]).
-pub(crate) const fn staged(number: u64) -> usize {
-    slot(number) + STAGED
+/// As [`elements`], if it shows them instead of an operand ([`Offer::STAGED`]). `bytes`: at most [`SLOT_BYTES`].
+pub(crate) const fn staged(number: u64, bytes: usize) -> usize {
+    let stride = bytes.next_multiple_of(LINES);
+    let places = if bytes < ROTATED || stride > SLOT_BYTES { 1 } else { SLOT_BYTES / stride };
+    let place = (number / SLOTS % places as u64) as usize;
+    slot(number) + STAGED + place * stride
 }
 
-/// The number of bytes of a rank's shared slots that it writes if it stages at most `bytes` in one: it never touches the others.
-pub(crate) const fn used(bytes: usize) -> usize {
-    let most = if bytes > COPIED_BYTES { bytes } else { COPIED_BYTES };
-    LINES + 2 * (STAGED + most).next_multiple_of(LINES)
+/// The bytes of a rank's shared slots that it writes in time, if it shows at most `most` bytes at once.
+pub(crate) const fn used(most: usize) -> usize {
+    if most < ROTATED { LINES + 2 * (STAGED + ROTATED) } else { LEN }
 }
 
 /// The bytes of a rank's shared slots.
@@ -107,6 +123,10 @@ pub const LEN: usize = slot(1) + STRIDE;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use unisono_schedule::select::shown::COPIED_BYTES;
+
     use super::*;
 
     #[test]
@@ -117,13 +137,38 @@ mod tests {
         words.sort_unstable();
         assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[3] + 8 <= even);
         assert!(OFFER + size_of::<Offer>() <= STAGED && STAGED + SLOT_BYTES <= STRIDE);
-        assert_eq!((used(0), used(SLOT_BYTES)), (33_152, LEN));
-        assert!(staged(2).is_multiple_of(LINES) && staged(3) + SLOT_BYTES <= LEN);
+        assert_eq!((used(0), used(SLOT_BYTES)), (4_480, LEN));
         assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
-        for bytes in [0, 1, 24, 25, COPIED_BYTES] {
-            assert!(size_of::<Front>() <= payload(bytes) && payload(bytes) + bytes <= STRIDE, "{bytes}");
-            assert!((even + payload(bytes)).is_multiple_of(8), "elements are aligned");
+        assert!(
+            elements(6, 24) + 24 <= slot(6) + APART,
+            "what is short comes with its front, in one cache line"
+        );
+    }
+
+    #[test]
+    fn elements_of_two_rounds_lie_apart() {
+        let sizes =
+            [0, 1, 24, 25, ROTATED - 1, ROTATED, 5_000, COPIED_BYTES, 100_000, SLOT_BYTES - 1, SLOT_BYTES];
+        let all = |number: u64| {
+            let places = sizes.iter().flat_map(move |&bytes| {
+                let staged = staged(number, bytes);
+                assert!(staged.is_multiple_of(LINES) && staged >= slot(number) + STAGED);
+                [(elements(number, bytes), bytes), (staged, bytes)]
+            });
+            places.map(|(at, bytes)| at..at + bytes)
+        };
+        let mut seen = HashSet::new();
+        for number in 1..1100 {
+            for one in all(number) {
+                let front = slot(number)..slot(number) + size_of::<Front>();
+                assert!(front.end <= one.start && one.end <= front.start + STRIDE, "{number}: {one:?}");
+                assert!(one.start.is_multiple_of(8), "elements are aligned");
+                let next = all(number + 1).any(|next| one.start < next.end && next.start < one.end);
+                assert!(!next, "{number}: {one:?}");
+                seen.insert(one);
+            }
         }
-        assert!(payload(24) + 24 <= APART, "what is short comes with its front, in one cache line");
+        let places = |bytes: usize| seen.iter().filter(|place| place.len() == bytes).count();
+        assert_eq!([1, ROTATED, 100_000, SLOT_BYTES].map(places), [4, 1024, 20, 2]);
     }
 }

@@ -14,10 +14,12 @@ pub(crate) mod layout;
 mod open;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use unisono_schedule::Rank;
 use unisono_transport::{Peer, Region, WeakRegion};
 
+use self::writes::SlotWrites;
 use crate::{access, call::Signature};
 
 /// Says whether the ranks of a communicator share slots.
@@ -50,8 +52,10 @@ pub(crate) struct SharedSlots {
     pub(crate) number: u64,
     /// The operation of that round, as long as it is not known that all ranks have called the same.
     pub(crate) unchecked: Option<(u64, Signature)>,
-    /// The most bytes that this rank has staged in a slot.
-    pub(crate) staged: usize,
+    /// How this rank writes its slots.
+    pub(crate) writes: SlotWrites,
+    /// The most bytes that this rank has copied to a slot for one round.
+    pub(crate) most: usize,
     /// This rank's regions that all others have mapped.
     pub(in crate::comm) mapped_by_all: Vec<WeakRegion>,
 }
@@ -69,7 +73,7 @@ impl SharedSlots {
 
     /// The bytes of this rank's slots that may be in use.
     pub(crate) fn memory(&self) -> usize {
-        self.own.as_ref().map_or(0, |_| layout::used(self.staged))
+        self.own.as_ref().map_or(0, |_| layout::used(self.most))
     }
 
     /// The other ranks, each with its slots.

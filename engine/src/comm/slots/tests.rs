@@ -109,7 +109,7 @@ impl<'p> Model<'p> {
     /// Where the words of a slot lie.
     fn places(slot: usize) -> [usize; 4] {
         let description = slot + size_of::<u64>() + std::mem::offset_of!(Signature, count);
-        let bytes = slot + layout::payload(BYTES);
+        let bytes = slot + layout::elements(0, BYTES) - layout::slot(0);
         [slot, description, bytes, bytes + size_of::<u64>()]
     }
 
