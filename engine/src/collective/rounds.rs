@@ -130,7 +130,11 @@ impl ShowRounds {
         }
         self.bytes = shown.len() * operation.plan.size;
         let others = self.in_place.as_mut().map(|in_place| &mut in_place.others);
-        if let Some(other) = others.and_then(|others| others.iter_mut().find(|other| other.rank == from)) {
+        let other = others.and_then(|others| others.iter_mut().find(|other| other.rank == from));
+        if other.as_ref().is_none_or(|other| other.copies()) {
+            core.comm.shared.use_slots(self.bytes);
+        }
+        if let Some(other) = other {
             other.shown = *shown;
         }
         if self.compares != round {
@@ -255,6 +259,7 @@ fn copy_to_slot(
     let (size, mut next) = (operation.plan.size, elements.start);
     let (shared, bytes) = (&mut core.comm.shared, elements.len() * size);
     shared.most = shared.most.max(shown.len() * size);
+    shared.use_slots(shown.len() * size);
     let past = shared.writes.goes_past(bytes);
     let begun = shared.writes.begins(bytes).filter(|_| !past);
     let copy: CopyBytes = if past { copy_past_caches } else { copy_through_caches };

@@ -22,6 +22,9 @@ const INLINE: usize = APART - size_of::<Front>();
 /// (docs/performance.md).
 const ROTATED: usize = 2 << 10;
 
+/// They do so from this round on: groups that make few calls have many fewer pages.
+const ROTATES_FROM: u64 = 64;
+
 /// The offset in a slot of the operand, which lies behind the [`Offer`].
 const STAGED: usize = LINES;
 
@@ -108,14 +111,19 @@ pub(crate) const fn elements(number: u64, bytes: usize) -> usize {
 /// As [`elements`], if it shows them instead of an operand ([`Offer::STAGED`]). `bytes`: at most [`SLOT_BYTES`].
 pub(crate) const fn staged(number: u64, bytes: usize) -> usize {
     let stride = bytes.next_multiple_of(LINES);
-    let places = if bytes < ROTATED || stride > SLOT_BYTES { 1 } else { SLOT_BYTES / stride };
+    let places = if rotates(number, bytes) && stride <= SLOT_BYTES { SLOT_BYTES / stride } else { 1 };
     let place = (number / SLOTS % places as u64) as usize;
     slot(number) + STAGED + place * stride
 }
 
-/// The bytes of a rank's shared slots that it writes in time, if it shows at most `most` bytes at once.
+/// True if elements of this many bytes lie at another place of the slot in each of its rounds.
+pub(crate) const fn rotates(number: u64, bytes: usize) -> bool {
+    bytes >= ROTATED && number >= ROTATES_FROM
+}
+
+/// The bytes of a rank's shared slots that it may have written, if it has shown at most `most` bytes at once, and none that [rotate](rotates).
 pub(crate) const fn used(most: usize) -> usize {
-    if most < ROTATED { LINES + 2 * (STAGED + ROTATED) } else { LEN }
+    LINES + 2 * (STAGED + most).next_multiple_of(LINES)
 }
 
 /// The bytes of a rank's shared slots.
@@ -137,7 +145,7 @@ mod tests {
         words.sort_unstable();
         assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[3] + 8 <= even);
         assert!(OFFER + size_of::<Offer>() <= STAGED && STAGED + SLOT_BYTES <= STRIDE);
-        assert_eq!((used(0), used(SLOT_BYTES)), (4_480, LEN));
+        assert_eq!((used(0), used(COPIED_BYTES), used(SLOT_BYTES)), (384, 33_152, LEN));
         assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
         assert!(
             elements(6, 24) + 24 <= slot(6) + APART,
@@ -158,7 +166,7 @@ mod tests {
             places.map(|(at, bytes)| at..at + bytes)
         };
         let mut seen = HashSet::new();
-        for number in 1..1100 {
+        for number in 1..1164 {
             for one in all(number) {
                 let front = slot(number)..slot(number) + size_of::<Front>();
                 assert!(front.end <= one.start && one.end <= front.start + STRIDE, "{number}: {one:?}");

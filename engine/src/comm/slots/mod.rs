@@ -54,6 +54,8 @@ pub(crate) struct SharedSlots {
     pub(crate) unchecked: Option<(u64, Signature)>,
     /// How this rank writes its slots.
     pub(crate) writes: SlotWrites,
+    /// True if it has all pages of all slots, because elements [rotate](layout::rotates).
+    populated: bool,
     /// The most bytes that this rank has copied to a slot for one round.
     pub(crate) most: usize,
     /// This rank's regions that all others have mapped.
@@ -73,7 +75,17 @@ impl SharedSlots {
 
     /// The bytes of this rank's slots that may be in use.
     pub(crate) fn memory(&self) -> usize {
-        self.own.as_ref().map_or(0, |_| layout::used(self.most))
+        self.own.as_ref().map_or(0, |own| if self.populated { own.len() } else { layout::used(self.most) })
+    }
+
+    /// Elements of this many bytes are written or read in the present round.
+    pub(crate) fn use_slots(&mut self, bytes: usize) {
+        if self.populated || !layout::rotates(self.number, bytes) {
+            return;
+        }
+        self.populated = true;
+        self.own.iter().for_each(|own| own.populate(true));
+        self.views.iter().flatten().for_each(|view| view.populate(false));
     }
 
     /// The other ranks, each with its slots.
