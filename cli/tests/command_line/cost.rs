@@ -343,8 +343,13 @@ fn explain_shows_how_ranks_read_each_others_memory() {
     for wanted in ["plain memory, copied to slots", "registered buffers, read where they lie", "settle"] {
         assert!(large.contains(wanted), "{wanted}: {large}");
     }
-    let sent = said("explain all_reduce --ranks 2 --bytes 4M");
-    assert!(sent.contains("plain memory is sent in messages") && sent.contains("put "), "{sent}");
+    // Two ranks that all copy need one round for each 512 KiB.
+    let both = said("explain all_reduce --ranks 2 --bytes 4M");
+    assert_eq!(both.lines().filter(|line| line.contains("  show ")).count(), 8, "{both}");
+    let exchanged = said("explain all_to_all --ranks 2 --bytes 4K");
+    assert!(exchanged.contains("without the 512 from number 0 on, its own"), "{exchanged}");
+    let sent = said("explain broadcast --ranks 2 --bytes 4M");
+    assert!(sent.contains("plain memory is sent in messages") && sent.contains("  write "), "{sent}");
     for fabric in ["tcp", "hdr"] {
         let other = said(&format!("explain all_reduce --ranks 4 --bytes 8 --fabric {fabric}"));
         assert!(!other.contains("show "), "{other}");
