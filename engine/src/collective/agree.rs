@@ -322,10 +322,9 @@ impl Agreement {
             Read::Operands(plan) => plan,
             Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(reads))),
         };
-        let copies = |other: &Other| other.copies();
         let schedule = match self.copied.take() {
-            Some((schedule, _)) if reads.others.iter().all(copies) => CallSchedule::Made(schedule),
-            None if !reads.others.iter().any(copies) => CallSchedule::Recorded(plan.whole.clone()),
+            Some((schedule, _)) if reads.others.iter().all(Other::copies) => CallSchedule::Made(schedule),
+            None if !reads.others.iter().any(Other::copies) => CallSchedule::Recorded(plan.whole.clone()),
             // All show the same first elements whether all copy or not.
             _ => CallSchedule::Made(cut(core, plan, operation, false)?.0),
         };
