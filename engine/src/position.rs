@@ -11,8 +11,8 @@ use crate::endpoint::Traced;
 use crate::{comm::Comm, progress::Engine, supervisor::Supervisor};
 
 impl Engine {
-    /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
-    /// flight.
+    /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves, nothing that it sent is in
+    /// flight, and it does not wait for room for a window, which any rank may give back.
     pub fn position(&self) -> Position {
         let comms = self.net.comms.iter().flatten();
         let mut comms: Vec<_> =
@@ -24,7 +24,7 @@ impl Engine {
         let idle = |comm: &Comm| running(comm).is_none() && !comm.messages.open();
         comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.collectives.used)));
         let mut cut = comms.len() > GROUPS;
-        let settled = comms.iter().all(|comm| comm.is_settled());
+        let settled = self.net.port.wanting.is_empty() && comms.iter().all(|comm| comm.is_settled());
         let leaves = self.net.leaves_all;
         let groups = comms.iter().take(GROUPS).map(|comm| {
             let world = |rank: Rank| comm.identity.world(rank);

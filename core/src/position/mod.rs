@@ -37,7 +37,7 @@ pub struct Position {
     /// The state of the rank.
     pub stage: Stage,
     /// For how many milliseconds the rank has been blocked; `None` if it is not. A rank is blocked if each of its threads in this
-    /// library waits for another rank and no put of it is in flight.
+    /// library waits for another rank, no put of it is in flight, and it does not wait for room for a window, which any rank may give back.
     pub blocked: Option<u64>,
     /// Its groups: first those with calls in progress, then those used last.
     pub groups: Vec<GroupPosition>,

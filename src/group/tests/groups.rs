@@ -1,5 +1,7 @@
 //! Groups of some of a group's ranks: their members, that they work concurrently, and that they leave nothing behind.
 
+use std::thread;
+
 use unisono_schedule::select::shown::COPIED_BYTES;
 
 use super::*;
@@ -210,6 +212,33 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
         let fabric = Fabric::new(sim::Config { seed, arrivals, ..sim::Config::default() });
         uses_groups(16, 32, || Box::new(fabric.open()));
     }
+}
+
+/// Rank 5 has windows for messages of all ranks, and no room for one more. The ranks that could give windows back compute: that is no
+/// deadlock of rank 5 and the rank that it receives from.
+#[test]
+fn ranks_that_wait_for_room_are_not_in_a_deadlock() {
+    let fabric = Fabric::new(sim::Config { seed: 1, arrivals: 200, ..sim::Config::default() });
+    let open = || -> Box<dyn Transport> { Box::new(fabric.open()) };
+    let tweak = |config: &mut Config| {
+        small(config);
+        config.lanes = 2;
+    };
+    world_over(8, open, tweak, |group| {
+        let other = group.split(Some(0), 0).unwrap().unwrap();
+        for apart in 1..8 {
+            let (next, previous) = ((group.rank() + apart) % 8, (group.rank() + 8 - apart) % 8);
+            group.send_recv((&[7_u64; 90], &mut [0; 90]), next, previous).unwrap();
+        }
+        group.barrier().unwrap();
+        match group.rank() {
+            4 => other.send(&[7_u64; 90], 5).unwrap(),
+            5 => assert_eq!(other.recv(&mut [0_u64; 90], 4).unwrap(), 4),
+            // The store looks for a deadlock each second.
+            _ => thread::sleep(Duration::from_secs(2)),
+        }
+        assert_eq!(sum(&other), 255);
+    });
 }
 
 /// Small and large messages of one group come through separate windows, and there is not room for all windows.
