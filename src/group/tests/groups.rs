@@ -72,13 +72,13 @@ fn groups_that_overlap_work_side_by_side() {
         let columns = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
         let twin = group.new_group(&[0, 1, 2, 3]).unwrap().unwrap();
         // There is a thread for each group, so the order of groups differs from rank to rank.
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for (which, part) in [&group, &rows, &columns, &twin].into_iter().enumerate() {
                 scope.spawn(move || {
                     let wanted: u64 = part.members().iter().map(|&member| 1 << member).sum();
                     for round in 0..200 {
                         if (round + part.members()[part.rank()] * which) % 7 == 0 {
-                            std::thread::yield_now();
+                            thread::yield_now();
                         }
                         assert_eq!(sum(part), wanted);
                         let mut data = vec![part.rank() as i32; 40 * round];
@@ -116,7 +116,7 @@ fn groups_come_and_go_and_leave_nothing_behind() {
         sum(part.as_ref().unwrap());
         for round in 0..100 {
             if group.rank() == 0 {
-                std::thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1));
             }
             if round == group.rank() {
                 drop(part.take());
@@ -384,7 +384,7 @@ fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
 fn two_threads_may_make_groups_of_two_groups_at_once() {
     world(3, small, |group| {
         let twin = group.new_group(&[0, 1, 2]).unwrap().unwrap();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for parent in [&group, &twin] {
                 scope.spawn(move || {
                     for sequence in 0..40 {
@@ -405,7 +405,7 @@ fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
         let twins: Vec<_> = (0..3).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
         // So few ids are left that all threads try the same ones.
         let others: Vec<_> = (0..1000).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for parent in [&group].into_iter().chain(&twins) {
                 scope.spawn(move || {
                     for sequence in 0..40 {
