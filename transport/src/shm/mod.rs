@@ -359,8 +359,12 @@ impl Endpoint {
     }
 
     /// The error that every call returns, once there was a failure.
+    #[inline]
     fn checked(&self) -> Result<(), Error> {
-        self.broken.clone().map_or(Ok(()), |failure| Err(failure.into()))
+        match &self.broken {
+            None => Ok(()),
+            Some(failure) => Err(again(failure)),
+        }
     }
 
     /// Reports all that had arrived before the failure, and then, in the next call, the failure.
@@ -375,6 +379,12 @@ impl Endpoint {
         self.broken = self.failing.take();
         if events.len() == before { self.checked() } else { Ok(()) }
     }
+}
+
+/// The error of a failure after which the endpoint does nothing more.
+#[cold]
+fn again(failure: &Failure) -> Error {
+    failure.clone().into()
 }
 
 // SAFETY: bytes are copied to the target before the record or the event that reports them is made; what is reported as sent was copied
