@@ -58,7 +58,7 @@ impl Runtime {
     pub(crate) fn begin(&self, comm_id: CommId, task: WorkRequest) {
         let small = task.what.bytes() <= SMALL;
         if let Some(lock) = small.then(|| self.try_lock_driver()).flatten() {
-            self.open.fetch_add(1, Ordering::Release);
+            self.open.fetch_add(1, Ordering::SeqCst);
             // One round sends as much as it can now; it does not wait.
             let passed = Cell::new(false);
             self.drive(Some((comm_id, task)), (&|| passed.replace(true), Some(Instant::now())));
@@ -68,7 +68,7 @@ impl Runtime {
         }
         self.ask(comm_id, task);
         let mut roles = self.roles();
-        if !roles.driven {
+        if !self.driven.load(Ordering::SeqCst) {
             if roles.sleep == Sleep::Naps {
                 // The thread is woken at once, so that this operation does not wait for the end of the nap.
                 roles.sleep = Sleep::Deep;
@@ -112,8 +112,10 @@ impl Runtime {
             if roles.quit {
                 return;
             }
+            // Another thread may take it first.
+            let Some(lock) = self.take_driver() else { continue };
             roles.background = true;
-            let lock = self.lock_driver(roles);
+            drop(roles);
             self.drive(None, (&|| !self.finished.is_empty(), None));
             drop(lock);
         }
@@ -122,8 +124,9 @@ impl Runtime {
     /// Sleeps until there is something to do.
     fn rest<'r>(&self, mut roles: MutexGuard<'r, Roles>, naps: &mut Naps) -> MutexGuard<'r, Roles> {
         let idle = || !self.has_open() || self.wanted();
+        let driven = || self.driven.load(Ordering::SeqCst);
         naps.next = NAPS.0;
-        while self.finished.is_empty() && !roles.quit && (roles.gone || roles.driven || idle()) {
+        while self.finished.is_empty() && !roles.quit && (roles.gone || driven() || idle()) {
             if std::mem::take(&mut roles.begun) {
                 naps.left = NAPS_WITHOUT_CALL;
             }

@@ -20,6 +20,7 @@ pub(crate) mod affinity;
 mod background;
 mod callers;
 mod current;
+mod driver;
 pub(crate) mod host;
 mod late;
 pub(crate) mod monitor;
@@ -34,11 +35,14 @@ pub(crate) mod watchdog;
 pub use self::late::late_failure;
 use unisono_engine::{
     Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Operation, Outcome, Registry,
-    RequestKind, ReturnedMemory, Settings, SubmissionEntry, Supervisor as _, WorkRequest,
+    RequestKind, ReturnedMemory, Settings, SubmissionEntry, WorkRequest,
 };
 use unisono_schedule::{Rank, select::table::Table};
 
-use self::{affinity::Affinity, callers::Callers, monitor::Monitor, roster::Roster, submission::Submission};
+use self::{
+    affinity::Affinity, callers::Callers, driver::DriverLock, monitor::Monitor, roster::Roster,
+    submission::Submission,
+};
 use crate::{
     config::Config,
     error::{Error, Failure, Result},
@@ -72,6 +76,10 @@ pub(crate) struct Runtime {
     requests: Submission,
     /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
+    /// True if a thread has the [driver lock](driver).
+    driven: AtomicBool,
+    /// The number of threads that wait for the driver lock or for their operation. It changes under `roles`.
+    waiting: AtomicUsize,
     roles: Mutex<Roles>,
     /// The position at the failure for which this rank closed its endpoint. Other ranks may ask for it until they know of the failure.
     last_position: OnceLock<Position>,
@@ -100,18 +108,15 @@ pub(crate) struct Runtime {
     store: Option<Store>,
 }
 
-/// Which threads drive and wait, and whether the world has ended.
+/// What the progress thread does, and whether the world has ended.
 #[derive(Default)]
 struct Roles {
-    driven: bool,
     /// True if the progress thread drives; how it sleeps; true if it has to end.
     background: bool,
     sleep: Sleep,
     quit: bool,
     /// True if an operation has begun on the thread of its caller since the progress thread last looked.
     begun: bool,
-    /// Threads that wait for the driver lock or for their operation.
-    waiting: usize,
     /// The failure that ended the world; and whether the engine is dropped too, so that nothing touches borrowed memory.
     failed: Option<Failure>,
     gone: bool,
@@ -127,27 +132,6 @@ enum Sleep {
     Naps,
     /// It must be woken.
     Deep,
-}
-
-/// The driver lock, released when dropped.
-pub(crate) struct DriverLock<'n> {
-    runtime: &'n Runtime,
-    /// True if the thread was panicking when it took the lock: then it calls from a destructor.
-    unwinding: bool,
-}
-
-impl Drop for DriverLock<'_> {
-    fn drop(&mut self) {
-        let runtime = self.runtime;
-        if std::thread::panicking() && !self.unwinding {
-            // The engine may be in any state, so it must not touch the memory of operations any more.
-            let why = "a thread panicked while it drove the engine".to_owned();
-            runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
-        }
-        let mut roles = runtime.roles();
-        roles.driven = false;
-        runtime.hand_over(roles);
-    }
 }
 
 impl Runtime {
@@ -175,6 +159,8 @@ impl Runtime {
             engine: Mutex::new(Some(Box::new(engine))),
             requests: Submission::default(),
             finished: SegQueue::new(),
+            driven: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
             roles: Mutex::default(),
             last_position: OnceLock::new(),
             changed: Condvar::new(),
@@ -197,7 +183,7 @@ impl Runtime {
 
     /// Submits an operation of a communicator. The next driver begins it.
     pub(crate) fn ask(&self, comm_id: CommId, task: WorkRequest) {
-        self.open.fetch_add(1, Ordering::Release);
+        self.open.fetch_add(1, Ordering::SeqCst);
         self.requests.push((comm_id, SubmissionEntry::Do(task)));
         if self.requests.closed() {
             self.fail_requests(Vec::new());
@@ -216,13 +202,6 @@ impl Runtime {
         self.check()
     }
 
-    /// The driver lock, if it is free, no thread claims it and no request is submitted.
-    fn try_lock_driver(&self) -> Option<DriverLock<'_>> {
-        let roles = self.roles();
-        let engaged = roles.failed.is_some() || roles.driven || self.wanted() || !self.requests.is_empty();
-        (!engaged).then(|| self.lock_driver(roles))
-    }
-
     /// Runs an operation of a communicator; without queueing on this thread, if no thread drives.
     pub(crate) fn call(&self, comm_id: CommId, what: RequestKind, timeout: Duration) -> Result<Done> {
         let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(None));
@@ -230,7 +209,7 @@ impl Runtime {
         match self.try_lock_driver() {
             None => self.ask(comm_id, task),
             Some(lock) => {
-                self.open.fetch_add(1, Ordering::Release);
+                self.open.fetch_add(1, Ordering::SeqCst);
                 let waiting = self.callers.wait();
                 self.drive(Some((comm_id, task)), (&|| outcome.ended(), None));
                 drop((lock, waiting));
@@ -266,7 +245,7 @@ impl Runtime {
         })?;
         match &called {
             Called::Ended(number) => self.monitor.current.finish(Some(*number)),
-            Called::UnderWay(_) => _ = self.open.fetch_add(1, Ordering::Release),
+            Called::UnderWay(_) => _ = self.open.fetch_add(1, Ordering::SeqCst),
         }
         Ok((called, Some(lock)))
     }
@@ -310,20 +289,26 @@ impl Runtime {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
                 self.wake_driver();
             }
-            while !outcome.ended()
-                && !roles.gone
-                && (roles.driven || self.claims.load(Ordering::Relaxed) > 0)
-                && !late()
-            {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let lock = loop {
+                if outcome.ended() || roles.gone || late() {
+                    break None;
+                }
+                if self.claims.load(Ordering::Relaxed) == 0
+                    && let Some(lock) = self.take_driver()
+                {
+                    break Some(lock);
+                }
                 roles = self.sleep(roles, until);
-            }
+            };
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
             self.waiters.fetch_sub(usize::from(replaces), Ordering::Relaxed);
-            let over = outcome.ended() || roles.gone;
-            if over || late() {
+            let Some(lock) = lock else {
+                let over = outcome.ended() || roles.gone;
                 self.hand_over(roles);
                 return over;
-            }
-            let lock = self.lock_driver(roles);
+            };
+            drop(roles);
             self.drive(None, (&|| outcome.ended() || late(), until));
             drop(lock);
         }
@@ -382,19 +367,7 @@ impl Runtime {
 
     /// True if operations are active or submitted.
     fn has_open(&self) -> bool {
-        self.open.load(Ordering::Acquire) > 0
-    }
-
-    /// Wakes a thread that may drive, now that this one neither drives nor waits.
-    fn hand_over(&self, roles: MutexGuard<'_, Roles>) {
-        let (waiting, sleeps) = (roles.waiting > 0, roles.sleep == Sleep::Deep);
-        // A woken thread takes the same lock.
-        drop(roles);
-        if waiting {
-            self.changed.notify_all();
-        } else if sleeps && self.has_open() {
-            self.rested.notify_one();
-        }
+        self.open.load(Ordering::SeqCst) > 0
     }
 
     /// Gives completions to the [progress thread](background), which runs their actions.
@@ -410,33 +383,6 @@ impl Runtime {
         if self.requests.asleep() {
             self.waker.wake();
         }
-    }
-
-    fn lock_driver(&self, mut roles: MutexGuard<'_, Roles>) -> DriverLock<'_> {
-        roles.driven = true;
-        DriverLock { runtime: self, unwinding: std::thread::panicking() }
-    }
-
-    /// Asks the driver to release the driver lock, and takes it then.
-    fn claim_driver(&self) -> DriverLock<'_> {
-        self.claims.fetch_add(1, Ordering::Relaxed);
-        let mut roles = self.roles();
-        while roles.driven {
-            self.wake_driver();
-            roles = self.sleep(roles, None);
-        }
-        self.claims.fetch_sub(1, Ordering::Relaxed);
-        self.lock_driver(roles)
-    }
-
-    fn sleep<'d>(&self, mut roles: MutexGuard<'d, Roles>, until: Option<Instant>) -> MutexGuard<'d, Roles> {
-        roles.waiting += 1;
-        roles = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-            None => self.changed.wait(roles).unwrap_or_else(PoisonError::into_inner),
-            Some(left) => self.changed.wait_timeout(roles, left).unwrap_or_else(PoisonError::into_inner).0,
-        };
-        roles.waiting -= 1;
-        roles
     }
 
     /// Drives the engine until `until` returns true, nothing is active, or another thread claims the lock. Begins `first`, which was
@@ -540,12 +486,19 @@ impl Runtime {
     }
 
     /// Returns an error if no call may be made.
+    #[inline]
     pub(crate) fn check_calls(&self, call: &'static str) -> Result<()> {
         self.check_process()?;
         self.callers.enter();
         if !self.closed.load(Ordering::Acquire) && !self.monitor.latch.raised() {
             return Ok(());
         }
+        self.refuse(call)
+    }
+
+    /// The error of a call after the world has failed or ended.
+    #[cold]
+    fn refuse(&self, call: &'static str) -> Result<()> {
         let roles = self.roles();
         if roles.left && roles.failed.is_none() {
             return Err(Error::Left { call });

@@ -32,7 +32,7 @@ impl Supervisor for Runtime {
         self.monitor.current.finish(number);
         self.open.fetch_sub(1, Ordering::Release);
         let roles = self.roles();
-        let waiting = roles.waiting > 0;
+        let waiting = self.waiting.load(Ordering::SeqCst) > 0;
         match left {
             None => drop(roles),
             left => self.finish_later(roles, left),
