@@ -105,15 +105,21 @@ impl Shown {
     }
 
     /// The longest stretch of elements from number `at` on, up to number `end`, that lie one after the other and others may read: its
-    /// number and length. `None` if there is none.
+    /// number, and where it lies. `None` if there is none.
     #[must_use]
-    pub fn stretch(&self, at: usize, end: usize) -> Option<(usize, usize)> {
+    pub fn stretch(&self, at: usize, end: usize) -> Option<(usize, Span)> {
         let Own { at: start, len } = self.own;
         let skips = len > 0 && (start..start.saturating_add(len)).contains(&at);
         let at = if skips { start + len } else { at };
-        let left_in_block = self.first.len - at.checked_rem(self.first.len)?;
         let end = if len > 0 && at < start { end.min(start) } else { end };
-        (at < end).then(|| (at, left_in_block.min(end - at)))
+        if at >= end {
+            return None;
+        }
+        // A division takes longer than all else here.
+        let block = if at < self.first.len { 0 } else { at.checked_div(self.first.len)? };
+        let (there, from) = (self.block(block), at - block * self.first.len);
+        let len = (there.len - from).min(end - at);
+        Some((at, Span { offset: there.offset.saturating_add(from), len, ..there }))
     }
 
     /// The number of elements.

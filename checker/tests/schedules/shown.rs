@@ -399,8 +399,13 @@ fn a_part_of_what_is_shown_lies_in_one_block() {
 #[test]
 fn what_a_rank_shows_is_copied_without_its_own_block() {
     let stretches = |shown: Shown, from: usize, end: usize| {
-        let next = |&(at, len): &(usize, usize)| shown.stretch(at + len, end);
-        std::iter::successors(shown.stretch(from, end), next).collect::<Vec<_>>()
+        let stretch = |at| {
+            let (at, there) = shown.stretch(at, end)?;
+            assert_eq!(shown.within(at, there.len), Some(there));
+            Some((at, there.len))
+        };
+        let next = |&(at, len): &(usize, usize)| stretch(at + len);
+        std::iter::successors(stretch(from), next).collect::<Vec<_>>()
     };
     let apart = Shown::several(Span::input(5, 10), 4, 100).but(Own { at: 20, len: 10 });
     assert_eq!(stretches(apart, 0, 40), [(0, 10), (10, 10), (30, 10)]);

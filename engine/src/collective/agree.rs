@@ -182,7 +182,7 @@ impl Agreement {
                 Sharing::No => return Ok(Some(Agreed::Messages)),
             },
             Stage::Entering => {
-                if core.comm.shared.behind().next().is_some() {
+                if core.comm.shared.any_behind() {
                     return Ok(Some(Agreed::Not { moved: false }));
                 }
                 self.enter(core, operation)?;
@@ -269,8 +269,7 @@ impl Agreement {
             self.own.kind = Offer::KNOWN;
         }
         let all = matches!(self.read, Read::Scratch) || self.reads.others.len() + 1 == operation.ranks;
-        let unchecked = (!all).then_some((operation.number, operation.plan.signature));
-        self.round = core.enter_shared(unchecked)?;
+        self.round = core.enter_shared(operation, !all)?;
         if let Some(own) = core.comm.shared.own.as_ref() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }

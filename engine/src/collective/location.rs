@@ -84,10 +84,13 @@ pub(super) fn compute<'c>(
     let (near, mut done) = (Cell::new(0), elements.start);
     while done < elements.end {
         let len = elements.end - done;
-        let part = |span: &Span| {
-            locate(Span { offset: span.offset + done, len, ..*span })?.stretch(len * size, &near)
+        let (locate, near) = (&locate, &near);
+        let part = move |span: &Span| {
+            locate(Span { offset: span.offset + done, len, ..*span })?.stretch(len * size, near)
         };
-        done += reduce(operation, me, step, part)? / size;
+        let bytes = reduce(operation, me, step, part)?;
+        // A division takes as long as all else with a few elements.
+        done += if bytes == len * size { len } else { bytes / size };
     }
     Ok(())
 }
@@ -136,7 +139,7 @@ fn reduce<'c>(
             let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
             let of = |rank| part(&if rank == me { *own } else { landed(rank) });
             // The order of two contributions makes no difference.
-            if ranks == 2 && !average && !operation.plan.signature.is_ordered() {
+            if ranks == 2 && !average && !operation.plan.ordered {
                 let [a, b, into] = shortest([of(0)?, of(1)?, part(into)?]);
                 memory::reduce(kernel, a, b, into)?;
                 return Ok(into.len);

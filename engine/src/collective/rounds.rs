@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
+use unisono_schedule::{Place, Rank, Shown, Span, Step};
 use unisono_transport::{Region, streaming::copy_past_caches};
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         Comm, Core,
         layout::{self, Offer},
     },
-    memory::{Bytes, CopyBytes, SpanError, copy_through_caches},
+    memory::{Bytes, CopyBytes, copy_through_caches},
     request::Operation,
     stop::Result,
 };
@@ -100,12 +100,10 @@ impl ShowRounds {
         operation: &Operation,
         shown: &Shown,
     ) -> Result<bool> {
-        if core.comm.shared.behind().next().is_some() {
+        if core.comm.shared.any_behind() {
             return Ok(false);
         }
-        let unchecked =
-            self.is_unchecked(operation.ranks).then_some((operation.number, operation.plan.signature));
-        let round = core.enter_shared(unchecked)?;
+        let round = core.enter_shared(operation, self.is_unchecked(operation.ranks))?;
         self.bytes = shown.len() * operation.plan.size;
         if self.compared == 0 && !self.sends {
             self.compares = round;
@@ -124,9 +122,15 @@ impl ShowRounds {
         from: Rank,
         shown: &Shown,
     ) -> Result<bool> {
+        let Some(view) = core.comm.shared.shown_by(from) else { return Ok(false) };
         let round = core.comm.shared.number;
-        if !core.comm.shared.has_published(from, round) {
-            return Ok(false);
+        if self.compares == round {
+            let info: Signature = access::load(view, layout::slot(round) + size_of::<u64>())?;
+            core.comm.agree(operation, from, &info)?;
+            self.compared += 1;
+            if !self.is_unchecked(operation.ranks) {
+                core.comm.shared.unchecked = None;
+            }
         }
         self.bytes = shown.len() * operation.plan.size;
         let others = self.in_place.as_mut().map(|in_place| &mut in_place.others);
@@ -136,18 +140,6 @@ impl ShowRounds {
         }
         if let Some(other) = other {
             other.shown = *shown;
-        }
-        if self.compares != round {
-            return Ok(true);
-        }
-        self.compared += 1;
-        let Some(view) = core.comm.shared.view(from) else {
-            return Err(core.stop(format!("no memory of rank {from} is mapped")));
-        };
-        let info: Signature = access::load(view, layout::slot(round) + size_of::<u64>())?;
-        core.comm.agree(operation, from, &info)?;
-        if !self.is_unchecked(operation.ranks) {
-            core.comm.shared.unchecked = None;
         }
         Ok(true)
     }
@@ -242,7 +234,7 @@ pub(super) fn copy_slice(
     done: usize,
 ) -> Result<usize> {
     let (round, size) = (core.comm.shared.number, operation.plan.size);
-    let end = shown.len().min(done + SLICE / size);
+    let end = shown.len().min(done + operation.plan.slice);
     copy_to_slot(core, operation, shown, done..end, layout::staged(round, shown.len() * size))?;
     Ok(end)
 }
@@ -264,14 +256,12 @@ fn copy_to_slot(
     let begun = shared.writes.begins(bytes).filter(|_| !past);
     let copy: CopyBytes = if past { copy_past_caches } else { copy_through_caches };
     let Some(own) = &core.comm.shared.own else { return Ok(()) };
-    while let Some((first, len)) = shown.stretch(next, elements.end) {
-        let nowhere = SpanError::Bounds { offset: first, len, place: shown.len() };
-        let copied = shown.within(first, len).ok_or(nowhere).and_then(|from| {
-            operand.copy_by(copy, from.offset * size, Bytes::new(own, at + first * size, len * size)?)
-        });
+    while let Some((first, from)) = shown.stretch(next, elements.end) {
+        let into = Bytes::new(own, at + first * size, from.len * size);
+        let copied = into.and_then(|into| operand.copy_by(copy, from.offset * size, into));
         let call = || operation.plan.signature.call();
         copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", call())))?;
-        next = first + len;
+        next = first + from.len;
     }
     if let Some(begun) = begun {
         core.comm.shared.writes.took(bytes, begun.elapsed());

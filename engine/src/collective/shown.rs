@@ -66,8 +66,10 @@ impl ShownProgress {
     fn advance(&mut self, core: &mut Core<'_>, operation: &mut Operation) -> Result<Pass> {
         let mut worked = 0;
         loop {
-            if let CallSchedule::Made(schedule) = &mut operation.schedule {
-                self.step = self.step.or_else(|| schedule.next(0));
+            if let CallSchedule::Made(schedule) = &mut operation.schedule
+                && self.step.is_none()
+            {
+                self.step = schedule.next(0);
             }
             let operation = &*operation;
             let made;
@@ -140,10 +142,11 @@ impl ShownProgress {
         let (Step::Fold { into, .. } | Step::Copy { into, .. }) = *step else { return Err(SpanError::Step) };
         check_writes(operation, step, into)?;
         let size = operation.plan.size;
-        let end = into.len.min(self.elements + SLICE / size);
-        compute(operation, comm.identity.me, step, self.elements..end, |span| match span.place {
+        let end = into.len.min(self.elements + operation.plan.slice);
+        let rounds = &self.rounds;
+        compute(operation, comm.identity.me, step, self.elements..end, move |span| match span.place {
             Place::Landed(from) => {
-                let found = self.rounds.place(comm, from, span, size);
+                let found = rounds.place(comm, from, span, size);
                 found.map(|(region, at)| Location::Region(region, at)).ok_or(SpanError::Landed)
             }
             Place::Input => Ok(Location::Operand(&operation.input, span.offset * size)),
@@ -156,6 +159,7 @@ impl ShownProgress {
     }
 
     /// Copies a slice of another rank's plain memory. True at the end of the step.
+    #[inline(never)] // Other steps need none of it.
     fn fetch(
         &mut self,
         core: &mut Core<'_>,
@@ -164,7 +168,7 @@ impl ShownProgress {
         (rank, from, into): (Rank, Span, Span),
     ) -> Result<bool> {
         let size = operation.plan.size;
-        let end = into.len.min(self.elements + SLICE / size);
+        let end = into.len.min(self.elements + operation.plan.slice);
         let near = Cell::new(0);
         while self.elements < end {
             let place = || {

@@ -1,6 +1,6 @@
 //! The work of lanes: reductions and copies, a slice at a time.
 
-use unisono_schedule::{SLICE, Span, Step};
+use unisono_schedule::{Span, Step};
 
 use super::{
     location::{broken, check_writes, compute, stays},
@@ -38,7 +38,7 @@ impl OperationRun {
 
     /// Does a slice of a step.
     fn slice(&mut self, core: &mut Core<'_>, lane: usize, step: Step, into: Span) -> Result<()> {
-        let mut end = into.len.min(self.lanes[lane].done + SLICE / self.operation.plan.size);
+        let mut end = into.len.min(self.lanes[lane].done + self.operation.plan.slice);
         // If the input is put aside, the elements of such a copy already lie in the output.
         if stays(&step) && self.operation.access == OutputAccess::AllAfterCopy {
             end = into.len;

@@ -37,12 +37,19 @@ impl Net {
     }
 
     /// Continues to leave the communicators in which something has happened. True if a control message was sent.
+    #[inline]
     pub(crate) fn continue_leaving(&mut self) -> Result<bool> {
-        let mut any = false;
         // In the last barrier members need not learn of it, and may be gone.
         if self.leaving.changed.is_empty() || self.port.shutting_down {
-            return Ok(any);
+            return Ok(false);
         }
+        self.leave_changed()
+    }
+
+    /// Looks at all communicators in which something has happened.
+    #[cold]
+    fn leave_changed(&mut self) -> Result<bool> {
+        let mut any = false;
         for comm_id in std::mem::take(&mut self.leaving.changed) {
             if self.comm_mut(comm_id).is_some_and(|comm| comm.shutdown.look()) {
                 any |= self.continue_to_leave(comm_id)?;

@@ -9,7 +9,18 @@ use crate::{call::Signature, request::Operation, wire::low};
 
 impl Comm {
     /// Compares the operation of a peer, as that peer calls it, with this one, which is under way.
+    #[inline]
     pub(crate) fn agree(&self, operation: &Operation, from: Rank, info: &Signature) -> Result<(), Failure> {
+        // Lengths that each two ranks compare are not the same on both.
+        if operation.pairs.is_none() && *info == operation.info(from) {
+            return Ok(());
+        }
+        self.compare(operation, from, info)
+    }
+
+    /// As [`agree`](Self::agree), for calls that differ, or whose ranks compare lengths.
+    #[cold]
+    fn compare(&self, operation: &Operation, from: Rank, info: &Signature) -> Result<(), Failure> {
         let Operation { number, plan, pairs, .. } = operation;
         let mut theirs = info.unnumbered();
         if info.number != low(*number) {

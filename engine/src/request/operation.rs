@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use unisono_core::reduce::{Kernel, ReduceOp};
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Rank, Recorded,
+    CallSchedule, Collective, Job, Rank, Recorded, SLICE,
     algorithm::Plan,
     select::shown::{PlainWays, in_place_job},
 };
@@ -46,8 +46,12 @@ pub struct CallPlan {
     pub kernel: Kernel,
     /// True if a finished sum is to be divided by the number of ranks.
     pub average: bool,
+    /// True if contributions are reduced in the order of ranks.
+    pub(crate) ordered: bool,
     /// Bytes of an element.
     pub size: usize,
+    /// The most elements that a step does at once.
+    pub(crate) slice: usize,
     /// True if the schedule needs peers to write into the output.
     pub long: bool,
     /// How its ranks read each other's operands in place, if all share memory.
@@ -72,7 +76,8 @@ impl CallPlan {
     /// The plan of a collective; `long`: true if its schedule needs peers to write into the output. It shows no operands in place.
     pub fn new(collective: Collective, signature: Signature, kernel: Kernel, long: bool) -> Self {
         let (average, size) = (kernel.op() == ReduceOp::Avg, kernel.dtype().size());
-        Self { collective, signature, kernel, average, size, long, shown: None }
+        let (ordered, slice) = (signature.is_ordered(), SLICE / size);
+        Self { collective, signature, kernel, average, ordered, size, slice, long, shown: None }
     }
 
     /// The same collective, whose ranks read each other's operands in place if all share memory.
@@ -140,11 +145,13 @@ pub struct Pairs {
 
 impl Operation {
     /// Its number as headers carry it: the low 32 bits.
+    #[inline]
     pub(crate) fn op(&self) -> u32 {
         low(self.number)
     }
 
     /// The operation as it is compared with that of rank `to` of the group.
+    #[inline]
     pub(crate) fn info(&self, to: Rank) -> Signature {
         let sent = self.pairs.as_ref().map(|pairs| pairs.sends.get(to).map_or(0, |&len| len as u64));
         let count = sent.unwrap_or(self.plan.signature.count);

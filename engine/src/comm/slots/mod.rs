@@ -93,18 +93,29 @@ impl SharedSlots {
         self.views.iter().enumerate().filter_map(|(rank, view)| Some((rank, view.as_ref()?)))
     }
 
-    /// True if a rank has published this operation. It cannot have published a later one in that slot.
+    /// True if a rank has published this round. It cannot have published a later one in that slot.
     pub(crate) fn has_published(&self, rank: Rank, number: u64) -> bool {
         self.view(rank).is_some_and(|view| published(view, number))
     }
 
-    /// The ranks that keep this one from entering its next operation.
+    /// The mapped slots of another rank, if it has published the latest round of this one.
+    pub(crate) fn shown_by(&self, rank: Rank) -> Option<&Region> {
+        self.view(rank).filter(|view| published(view, self.number))
+    }
+
+    /// The ranks that keep this one from entering its next round.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Rank> {
-        let latest = self.number;
-        // Operation 1 has no predecessor, so a rank enters it without waiting.
-        let late =
-            move |(rank, view): (Rank, &Region)| (latest > 0 && !published(view, latest)).then_some(rank);
-        self.others().filter_map(late)
+        self.others().filter_map(move |(rank, view)| self.waits_for(view).then_some(rank))
+    }
+
+    /// True if there are such ranks.
+    pub(crate) fn any_behind(&self) -> bool {
+        self.views.iter().flatten().any(|view| self.waits_for(view))
+    }
+
+    /// True if a rank keeps this one from entering its next round. Round 1 has no predecessor, so a rank enters it without waiting.
+    fn waits_for(&self, view: &Region) -> bool {
+        self.number > 0 && !published(view, self.number)
     }
 
     /// The calls that other ranks have published last, except for ranks behind this one: these calls may be overwritten at any moment, and

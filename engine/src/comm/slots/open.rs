@@ -13,6 +13,7 @@ use crate::{
     access,
     call::Signature,
     comm::{Comm, Core},
+    request::Operation,
     stop::Result,
     wire::{ControlKind, Handshake},
 };
@@ -136,6 +137,7 @@ impl Core<'_> {
     }
 
     /// Publishes a word of this rank's slots, and makes the other ranks look at what this one has published.
+    #[inline]
     pub(crate) fn tell_shared(&mut self, at: usize, word: u64) -> Result<()> {
         let Self { port, comm } = self;
         if let Some(own) = &comm.shared.own {
@@ -144,18 +146,22 @@ impl Core<'_> {
         port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
     }
 
-    /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: true if this
-    /// rank does not read the slots of all others in it.
-    pub(crate) fn enter_shared(&mut self, unchecked: Option<(u64, Signature)>) -> Result<u64> {
+    /// Enters the next round of an operation that shares slots, which all others [are ready for](super::SharedSlots::any_behind).
+    /// `unchecked`: true if it is not known yet that all ranks have called the same.
+    #[inline]
+    pub(crate) fn enter_shared(&mut self, operation: &Operation, unchecked: bool) -> Result<u64> {
         self.check_shared()?;
         let shared = &mut self.comm.shared;
         shared.number += 1;
-        shared.unchecked = unchecked;
+        if unchecked {
+            shared.unchecked = Some((operation.number, operation.plan.signature));
+        }
         Ok(shared.number)
     }
 
     /// Publishes the operation that this rank has entered. The call and the number lie in one cache line, and are written one right after
     /// the other: others wait for this line, so it would come back to this rank for the second.
+    #[inline]
     pub(crate) fn publish_shared(&mut self, call: &Signature) -> Result<()> {
         let number = self.comm.shared.number;
         if let Some(own) = &self.comm.shared.own {
@@ -166,7 +172,11 @@ impl Core<'_> {
 
     /// If the latest operation that shared slots was not compared with those of all others when it ran, compares it. All have entered it,
     /// or called something else.
+    #[inline]
     pub(crate) fn check_shared(&mut self) -> Result<()> {
+        if self.comm.shared.unchecked.is_none() {
+            return Ok(());
+        }
         let unlike = self.comm.unlike_shared();
         self.comm.shared.unchecked = None;
         unlike.map_or(Ok(()), |failure| Err(failure.into()))
