@@ -224,7 +224,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         return Ok(());
     };
     let signature = Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code);
-    let plan = CallPlan::new(collective, signature, kernel, job.long);
+    let plan = Arc::new(CallPlan::new(collective, signature, kernel, job.long));
     let operand = |region: &Region| Operand::registered(region.clone());
     let schedule = match algorithm.plan(collective).filter(|_| one_shot) {
         Some(plan) => CallSchedule::Recorded(Recorded::shown(plan, &job)),

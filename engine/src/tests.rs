@@ -162,7 +162,7 @@ fn task<T: Scalar>(call: WaitingCall, borrowed: &Borrowed<'_>) -> (WorkRequest, 
     let registry = Registry::default();
     let signature = Signature::new(&call.job, T::DTYPE, call.op, algorithm.code);
     let kernel = Kernel::new(T::DTYPE, call.op).unwrap();
-    let plan = CallPlan::new(call.job.collective, signature, kernel, call.job.long);
+    let plan = Arc::new(CallPlan::new(call.job.collective, signature, kernel, call.job.long));
     let access = OutputAccess::of(&plan, borrowed);
     let operands = [&borrowed.input, &borrowed.output].map(|operand| operand.clone().found_in(&registry));
     let [input, output] = operands;

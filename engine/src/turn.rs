@@ -39,6 +39,7 @@ impl DrivenEngine<'_> {
     }
 
     /// Begins a collective. No other one of its communicator is under way.
+    #[inline(never)] // A small call needs none of it.
     fn begin(&mut self, comm_id: CommId, turn: QueuedCollective) -> Result<(), Halt> {
         let QueuedCollective { operation, completion } = turn;
         match self.enter(comm_id, operation, Some(completion.submitted)) {
@@ -74,45 +75,56 @@ impl DrivenEngine<'_> {
         }
     }
 
-    /// Begins a collective and runs it directly as long as nothing else needs the driver. If it has not ended then, it gets a completion.
-    /// After an error the engine must be [abandoned](Engine::abandon).
+    /// Begins a collective and runs it directly as long as nothing else needs the driver. If it has not ended then, the engine takes it,
+    /// and it gets a completion. After an error the engine must be [abandoned](Engine::abandon).
     pub fn call(
         &mut self,
         comm_id: CommId,
-        mut operation: Operation,
+        place: &mut Option<Operation>,
         completion: MakeCompletion<'_>,
     ) -> Result<Called, Halt> {
+        let Some(operation) = place else { return Err(Stop::Failed.into()) };
         let engine = &mut *self.engine;
         let talks = !engine.messaging.is_empty() || !engine.net.port.active_comms.is_empty();
         if talks || !engine.running.is_empty() {
             let (completion, outcome) = completion();
-            self.turn(comm_id, QueuedCollective { operation: Box::new(operation), completion })?;
+            self.turn(comm_id, QueuedCollective { operation: take(place)?, completion })?;
             return Ok(Called::UnderWay(outcome));
         }
         let mut core = engine.net.core(comm_id)?;
         core.comm.collectives.busy = true;
         let shows =
             matches!(&operation.schedule, CallSchedule::Recorded(recorded) if recorded.shows().is_some());
-        let (run, fresh) = if shows && core.comm.shared.sharing == Sharing::Yes {
-            // Such an operation usually ends before a run would be worth its allocations. Only this thread accesses its memory.
-            core.begin(&mut operation);
-            self.supervisor.began(&operation);
-            core.comm.collectives.exposed = false;
-            let mut shown = ShownProgress::default();
-            let ended = self.go_on(|engine| shown.pass(&mut engine.net.core(comm_id)?, &mut operation));
-            if ended.map_err(|stop| self.engine.net.halt(comm_id, &operation, stop, Instant::now()))? {
-                self.next_turn(comm_id)?;
-                return Ok(Called::Ended(operation.number));
-            }
-            let mut run = OperationRun::new(Vec::new(), Box::new(operation));
-            run.shown = Some(shown);
-            (run, false)
-        } else {
-            (self.enter(comm_id, Box::new(operation), None)?, true)
-        };
+        if !shows || core.comm.shared.sharing != Sharing::Yes {
+            let run = self.enter(comm_id, take(place)?, None)?;
+            return self.run_alone(comm_id, run, completion);
+        }
+        // Such an operation usually ends before a run would be worth its allocations. Only this thread accesses its memory.
+        core.begin(operation);
+        self.supervisor.began(operation);
+        core.comm.collectives.exposed = false;
+        let mut shown = ShownProgress::default();
+        let ended = self.go_on(|engine| shown.pass(&mut engine.net.core(comm_id)?, operation));
+        if ended.map_err(|stop| self.engine.net.halt(comm_id, operation, stop, Instant::now()))? {
+            self.next_turn(comm_id)?;
+            return Ok(Called::Ended(operation.number));
+        }
+        let mut run = OperationRun::new(Vec::new(), take(place)?);
+        run.shown = Some(shown);
+        self.goes_under_way((comm_id, run), completion, None)
+    }
+
+    /// Runs an operation that has begun as long as nothing else needs the driver.
+    #[inline(never)] // Its frame is large.
+    fn run_alone(
+        &mut self,
+        comm_id: CommId,
+        run: OperationRun,
+        completion: MakeCompletion<'_>,
+    ) -> Result<Called, Halt> {
         let number = run.operation.number;
         self.engine.alone = Some((comm_id, run));
-        let ended = if fresh { self.go_on(Engine::pass_alone) } else { Ok(false) };
+        let ended = self.go_on(Engine::pass_alone);
         // The run is always there: only a panic leaves it in place, for `abandon`.
         let Some((comm_id, run)) = self.engine.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
@@ -120,9 +132,20 @@ impl DrivenEngine<'_> {
             self.next_turn(comm_id)?;
             return Ok(Called::Ended(number));
         }
+        self.goes_under_way((comm_id, run), completion, ended.err())
+    }
+
+    /// An operation has not ended on the thread of its caller; perhaps the engine stops at it.
+    #[inline(never)] // Its frame is large.
+    fn goes_under_way(
+        &mut self,
+        (comm_id, run): (CommId, OperationRun),
+        completion: MakeCompletion<'_>,
+        stop: Option<Stop>,
+    ) -> Result<Called, Halt> {
         let (completion, outcome) = completion();
         let under_way = RunningOperation { comm_id, run, completion, stalled: None };
-        let halt = ended.map_err(|stop| under_way.halt(&self.engine.net, stop)).err();
+        let halt = stop.map(|stop| under_way.halt(&self.engine.net, stop));
         self.engine.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }
@@ -231,6 +254,11 @@ impl DrivenEngine<'_> {
             }
         }
     }
+}
+
+/// Takes the operation of a call.
+fn take(place: &mut Option<Operation>) -> Result<Box<Operation>> {
+    place.take().map(Box::new).ok_or(Stop::Failed)
 }
 
 impl Engine {

@@ -24,6 +24,7 @@ use crate::{
         handle::Handle,
         message::{Receiver, Sender, Source, sender},
         plan::{CallOptions, CallSpec, argument},
+        shared::CallKind,
         typed::list,
     },
     reduce::ReduceOp,
@@ -295,7 +296,7 @@ impl Handle {
     pub(super) fn collective(&self, request: &Request<'_>, input: &Operand, output: &Operand) -> Result<()> {
         let ready = Ready::new(self, request, (input, output))?;
         let (spec, borrowed) = (ready.spec(), ready.borrowed());
-        self.shared.run(self.shared.state()?, &spec, borrowed, &ready.options).map(drop)
+        self.shared.run(CallKind::Single, &spec, borrowed, &ready.options).map(drop)
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.
@@ -398,7 +399,7 @@ impl<'a> Ready<'a> {
         let spec = match &uneven {
             None => {
                 let call = CollectiveCall::new(collective, op, root);
-                Checked::apart(group, call, dtype, (inputs, outputs))?.spec
+                call.spec(dtype, Checked::apart(group, &call, (inputs, outputs))?.count)
             }
             Some(known) => known.spec(request),
         };

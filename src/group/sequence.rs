@@ -20,7 +20,12 @@ use unisono_engine::{Aside, Borrowed, CompletionAction, Done, Next, Receipts, Re
 
 use crate::{
     error::{Error, Failure, Result},
-    group::{calls::mode::Mode, handle::Handle, plan::CallSpec, shared::GroupState},
+    group::{
+        calls::mode::Mode,
+        handle::Handle,
+        plan::CallSpec,
+        shared::{CallKind, GroupState},
+    },
     work::{Opening, Work},
 };
 
@@ -66,7 +71,7 @@ impl Sequence {
         let Handle { shared, options, .. } = &self.group;
         let done = match &self.between {
             // The call has the group's state.
-            None => shared.run((), spec, borrowed, options),
+            None => shared.run(CallKind::Several, spec, borrowed, options),
             Some(between) => {
                 let mut aside = Aside::new();
                 let operation = shared.collective(spec, borrowed, &mut aside, options);

@@ -11,7 +11,7 @@ use std::{
 
 use unisono_engine::{
     Aside, Borrowed, Called, Cargo, CommId, Completion, CompletionAction, Engine, Operation, Outcome,
-    OutputAccess, Overlap, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
+    Overlap, Pairs, RequestKind, SpanError, StalledOperation, Stop, WORLD, WorkRequest,
 };
 use unisono_schedule::{Collective, Rank};
 
@@ -21,7 +21,7 @@ use crate::{
     group::{
         members::Members,
         order::{Engaged, Order, OrderState},
-        plan::{CallOptions, CallSpec, Planner, argument},
+        plan::{CallOptions, CallSpec, Planned, Planner, argument},
     },
     reduce::{Kernel, ReduceOp},
     runtime::{Runtime, peer},
@@ -47,6 +47,15 @@ pub(crate) struct GroupState {
     pub order: Order,
     /// One more than the number of the latest operation that a call has waited for; 0 before the first.
     pub latest: AtomicU64,
+}
+
+/// The kind of a blocking call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallKind {
+    /// It has one operation, and takes the group's state until that has begun.
+    Single,
+    /// It has several operations, and has the state already.
+    Several,
 }
 
 /// The membership that the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only
@@ -117,26 +126,32 @@ impl GroupState {
         }
     }
 
-    /// Runs a collective on borrowed memory; a failure ends the group. Drops `turn` once the operation has begun.
-    pub(crate) fn run<T>(
+    /// Runs a collective on borrowed memory; a failure ends the group.
+    pub(crate) fn run(
         &self,
-        turn: T,
+        kind: CallKind,
         spec: &CallSpec<'_>,
-        borrowed: Borrowed<'_>,
+        mut borrowed: Borrowed<'_>,
         options: &CallOptions,
     ) -> Result<Option<u64>> {
+        // It is dropped once the operation has begun.
+        let state = match kind {
+            CallKind::Single => Some(self.state()?),
+            CallKind::Several => None,
+        };
         self.runtime.check_calls(spec.collective.name())?;
         let mut aside = Aside::new();
-        let planned = self.collective(spec, borrowed, &mut aside, options)?;
-        let started = self.runtime.start(self.comm_id, planned, self.timeout(options), &mut || None)?;
-        match started {
+        let planned = self.prepare(spec, &mut borrowed, &mut aside, options)?;
+        let ranks = self.planner.topology.ranks;
+        let mut operation = Some(Operation::new(planned, ranks, borrowed, self.pairs(spec)));
+        match self.runtime.start(self.comm_id, &mut operation, self.timeout(options), &mut || None)? {
             (Called::Ended(number), _) => {
                 // The operations before it have ended.
                 self.latest.store(number + 1, Ordering::Relaxed);
                 Ok(Some(number))
             }
             (Called::UnderWay(outcome), lock) => {
-                drop(turn);
+                drop(state);
                 self.runtime.advance(lock, &outcome, None);
                 let number = self.runtime.wait(&outcome)?.number;
                 self.ended(number);
@@ -162,7 +177,8 @@ impl GroupState {
         let state = self.state()?;
         self.runtime.check_calls(call)?;
         let timeout = self.timeout(options);
-        let (called, lock) = self.runtime.start(self.comm_id, operation, timeout, &mut memory)?;
+        let mut operation = Some(operation);
+        let (called, lock) = self.runtime.start(self.comm_id, &mut operation, timeout, &mut memory)?;
         let outcome = match called {
             Called::Ended(number) => {
                 self.ended(Some(number));
@@ -231,8 +247,7 @@ impl GroupState {
         Ok(outcome)
     }
 
-    /// Plans a collective that is to be submitted; the driver may call this too. Multiplies the input of a pre-multiplied sum, in place if
-    /// the output lies there. May copy the input to `aside`, which must then live as long as the borrowed memory.
+    /// Plans a collective that is to be submitted, and [prepares](Self::prepare) its memory; the driver may call this too.
     pub(crate) fn collective(
         &self,
         spec: &CallSpec<'_>,
@@ -240,19 +255,33 @@ impl GroupState {
         aside: &mut Aside,
         options: &CallOptions,
     ) -> Result<Operation> {
+        let planned = self.prepare(spec, &mut borrowed, aside, options)?;
+        Ok(Operation::new(planned, self.planner.topology.ranks, borrowed, self.pairs(spec)))
+    }
+
+    /// Plans a collective. Multiplies the input of a pre-multiplied sum, in place if the output lies there. May copy the input to `aside`,
+    /// which must then live as long as the borrowed memory.
+    fn prepare(
+        &self,
+        spec: &CallSpec<'_>,
+        borrowed: &mut Borrowed<'_>,
+        aside: &mut Aside,
+        options: &CallOptions,
+    ) -> Result<Planned> {
         let (plan, schedule) = self.planner.plan(spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
-            let arranged = arrange(&plan.kernel, &mut borrowed, aside, scales);
+            let arranged = arrange(&plan.kernel, borrowed, aside, scales);
             arranged.map_err(|error| argument(spec.collective.name(), error.to_string()))?;
         }
-        borrowed.input.find_in(&self.runtime.registry);
-        borrowed.output.find_in(&self.runtime.registry);
-        let ranks = self.planner.topology.ranks;
-        let access = OutputAccess::of(&plan, &borrowed);
-        let pairs = if spec.pairwise { spec.pairs(self.planner.rank, ranks) } else { None };
-        let Borrowed { input, output, .. } = borrowed;
-        Ok(Operation { number: 0, ranks, plan, schedule, input, output, access, pairs })
+        borrowed.find_in(&self.runtime.registry);
+        Ok((plan, schedule))
+    }
+
+    /// The lengths of blocks that this rank compares with each other rank separately.
+    #[inline]
+    fn pairs(&self, spec: &CallSpec<'_>) -> Option<Box<Pairs>> {
+        if spec.pairwise { spec.pairs(self.planner.rank, self.planner.topology.ranks) } else { None }
     }
 
     /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.

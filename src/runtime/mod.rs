@@ -220,16 +220,17 @@ impl Runtime {
 
     /// Begins a collective of a communicator, with less work than [`call`](Self::call) has. If nothing else is active, this thread runs it
     /// as long as the peers answer at once, and then still has the driver lock. If the collective has not ended then, it returns the memory
-    /// that `memory` gives at its end.
+    /// that `memory` gives at its end, and `operation` is taken.
     pub(crate) fn start(
         &self,
         comm_id: CommId,
-        operation: Operation,
+        operation: &mut Option<Operation>,
         timeout: Duration,
         memory: &mut dyn FnMut() -> ReturnedMemory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let mut completion = || Completion::new(timeout, CompletionAction::Return(memory()));
         let Some(lock) = self.try_lock_driver() else {
+            let Some(operation) = operation.take() else { return Err(self.no_more()) };
             let (completion, outcome) = completion();
             self.ask(comm_id, WorkRequest { what: RequestKind::Collective(Box::new(operation)), completion });
             return Ok((Called::UnderWay(outcome), None));

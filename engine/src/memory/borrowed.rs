@@ -11,6 +11,7 @@ use super::{
     operand::{Aside, Operand, Overlap},
     pieces::Pieces,
     raw::borrow_raw,
+    registry::Registry,
 };
 
 /// Memory of a caller that the engine borrows for one operation. Input and output may be the same memory (in place), or one may be
@@ -96,6 +97,15 @@ impl<'a> Borrowed<'a> {
 }
 
 impl Borrowed<'_> {
+    /// Finds the registered buffers that contain it.
+    #[inline]
+    pub fn find_in(&mut self, registry: &Registry) {
+        if registry.is_used() {
+            self.input.find_in(registry);
+            self.output.find_in(registry);
+        }
+    }
+
     /// The same memory, which the caller keeps and does not access until the engine has dropped every clone of its regions or its
     /// transport: the completion of the task owns the memory, and returns it only then.
     pub fn kept(self) -> Borrowed<'static> {

@@ -65,6 +65,7 @@ impl Operand {
     }
 
     /// As [`copy_to`](Self::copy_to), in this way.
+    #[inline]
     pub(crate) fn copy_by(
         &self,
         copy: CopyBytes,
@@ -102,20 +103,19 @@ impl Operand {
     }
 
     /// Finds the registered buffers that contain it.
-    #[inline] // Usually there are none.
-    pub fn find_in(&mut self, registry: &Registry) {
-        if registry.is_used() {
-            match &mut self.pieces {
-                None => self.memory = registry.find(&self.memory).unwrap_or_else(|| self.memory.clone()),
-                Some(pieces) => pieces.find_in(registry),
-            }
+    pub(super) fn find_in(&mut self, registry: &Registry) {
+        match &mut self.pieces {
+            None => self.memory = registry.find(&self.memory).unwrap_or_else(|| self.memory.clone()),
+            Some(pieces) => pieces.find_in(registry),
         }
     }
 
     /// The same, with the registered buffers that contain it.
     #[inline]
     pub fn found_in(mut self, registry: &Registry) -> Self {
-        self.find_in(registry);
+        if registry.is_used() {
+            self.find_in(registry);
+        }
         self
     }
 

@@ -15,14 +15,14 @@ use crate::{
     wire::low,
 };
 
-/// One operation. It is moved as rarely as possible before it begins: in a small call each move takes a hundredth of the time.
+/// One operation. It is made where it begins and rarely moved: in a small call each move takes a hundredth of the time.
 pub struct Operation {
     /// Its number in the group, from 0; it gets the number when it begins.
     pub number: u64,
     /// The number of its ranks.
     pub ranks: usize,
     /// How it is run.
-    pub plan: CallPlan,
+    pub plan: Arc<CallPlan>,
     /// Its steps on this rank.
     pub schedule: CallSchedule,
     /// What it reads.
@@ -92,7 +92,7 @@ impl CallPlan {
 impl OutputAccess {
     /// The ranks that may write to the output of an operation with this plan and this memory.
     #[inline]
-    pub fn of(plan: &CallPlan, memory: &Borrowed<'_>) -> Self {
+    pub(crate) fn of(plan: &CallPlan, memory: &Borrowed<'_>) -> Self {
         let exchanges = plan.collective.exchanges() && memory.overlap != Overlap::Apart;
         match (memory.fixed, exchanges) {
             (true, _) => Self::Nobody,
@@ -144,6 +144,19 @@ pub struct Pairs {
 }
 
 impl Operation {
+    /// An operation of this plan and schedule among `ranks` ranks, which works on this memory. `pairs` as in the field.
+    #[inline]
+    pub fn new(
+        (plan, schedule): (Arc<CallPlan>, CallSchedule),
+        ranks: usize,
+        memory: Borrowed<'_>,
+        pairs: Option<Box<Pairs>>,
+    ) -> Self {
+        let access = OutputAccess::of(&plan, &memory);
+        let Borrowed { input, output, .. } = memory;
+        Self { number: 0, ranks, plan, schedule, input, output, access, pairs }
+    }
+
     /// Its number as headers carry it: the low 32 bits.
     #[inline]
     pub(crate) fn op(&self) -> u32 {

@@ -112,7 +112,7 @@ impl Player {
             }
             FlowWay::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
-                operation.plan.shown =
+                Arc::get_mut(&mut operation.plan).unwrap().shown =
                     Some(Arc::new(ShownPlan::new(plan, &job, 8, PlainWays { reads: false, copies: staged })));
                 if plain >> self.rank & 1 == 0 {
                     // With every other number of elements, an all_reduce is in place in the other sense too.
@@ -130,7 +130,7 @@ impl Player {
         let outcome = match (task.what, (self.begun + self.rank) % 2) {
             (RequestKind::Collective(operation), 1) => {
                 let completion = &mut || Completion::new(LIMIT, CompletionAction::Return(None));
-                let called = self.engine.driven_by(&Nobody).call(WORLD, *operation, completion);
+                let called = self.engine.driven_by(&Nobody).call(WORLD, &mut Some(*operation), completion);
                 match called.map_err(|halt| halt.stop).unwrap() {
                     Called::Ended(_) => None,
                     Called::UnderWay(outcome) => Some(outcome),

@@ -80,11 +80,17 @@ impl Selection {
         Ok(selection)
     }
 
+    /// The algorithms that the user allows for this collective, a bit for each.
+    #[must_use]
+    pub fn of(&self, collective: Collective) -> u32 {
+        self.allowed[collective as usize]
+    }
+
     /// True if the user allows this algorithm for this collective.
     #[must_use]
     pub fn allows(&self, collective: Collective, algorithm: &Algorithm) -> bool {
         let place = ALGORITHMS.iter().position(|other| other.code == algorithm.code);
-        place.is_some_and(|place| self.allowed[collective as usize] >> place & 1 == 1)
+        place.is_some_and(|place| self.of(collective) >> place & 1 == 1)
     }
 }
 

@@ -117,7 +117,7 @@ impl<M: Mode> ProcessGroup<M> {
         let call = CollectiveCall::new(Collective::Barrier, ReduceOp::Sum, 0);
         M::run(
             &self.handle,
-            |handle| handle.in_place::<u8>(call, &mut []).map(drop),
+            |handle| handle.in_place::<u8>(&call, &mut []).map(drop),
             |handle| handle.begin_in_place(call, Vec::<u8>::new(), 0, |_, _| ()),
         )
     }

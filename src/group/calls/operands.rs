@@ -166,7 +166,7 @@ where
     fn call(self, group: &ProcessGroup, call: CollectiveCall<'_>) -> Result<()> {
         let (input, output) = (read(call.name(), self.0)?, write(call.name(), self.1)?);
         if call.counts.is_none() {
-            return group.handle.apart(call, input, output);
+            return group.handle.apart(&call, input, output);
         }
         let memory = Borrowed::apart(input, output);
         group.handle.collective(&request(call, I::Element::DTYPE), &memory.input, &memory.output)
@@ -296,8 +296,8 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
         if call.counts.is_some() {
             return handle.begin_collective(&request(call, dtype), &borrowed, (input, output));
         }
-        let Checked { spec, .. } = Checked::apart(handle, call, dtype, lengths)?;
-        handle.begin(&spec, borrowed, (input, output))
+        let Checked { count, .. } = Checked::apart(handle, &call, lengths)?;
+        handle.begin(&call.spec(dtype, count), borrowed, (input, output))
     }
 
     fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall<'_>) -> Result<Work<(I, O)>> {
@@ -368,7 +368,20 @@ fn in_place<T: Element>(
     call: CollectiveCall<'_>,
     data: &mut [T],
 ) -> Result<Range<usize>> {
-    let Some(counts) = call.counts else { return group.handle.in_place(call, data) };
+    match call.counts {
+        None => group.handle.in_place(&call, data),
+        Some(counts) => in_uneven_blocks(group, call, counts, data),
+    }
+}
+
+/// The same for a collective of uneven blocks.
+#[cold]
+fn in_uneven_blocks<T: Element>(
+    group: &ProcessGroup,
+    call: CollectiveCall<'_>,
+    counts: Uneven<'_>,
+    data: &mut [T],
+) -> Result<Range<usize>> {
     let (memory, block) = in_one(&group.handle, call, counts, data)?;
     group.handle.collective(&request(call, T::DTYPE), &memory.input, &memory.output).map(|()| block)
 }

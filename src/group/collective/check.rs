@@ -14,6 +14,7 @@ use crate::{
     group::{
         handle::Handle,
         plan::{CallSpec, argument},
+        shared::CallKind,
     },
     reduce::ReduceOp,
     work::Work,
@@ -38,22 +39,30 @@ impl<'c> CollectiveCall<'c> {
         Self { collective, op, root, counts: None }
     }
 
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) const fn name(&self) -> &'static str {
         self.collective.name()
+    }
+
+    /// The call with this many elements of this type, in equal blocks.
+    #[inline]
+    pub(crate) fn spec(&self, dtype: Dtype, count: usize) -> CallSpec<'static> {
+        let Self { collective, op, root, .. } = *self;
+        CallSpec { root, op, ..CallSpec::new(collective, dtype, count) }
     }
 }
 
-/// A call whose arguments are valid: its collective, and the ranges of the elements that it reads and writes.
+/// The elements of a call whose arguments are valid: the count of its collective, and the ranges that it reads and writes.
 pub(crate) struct Checked {
-    pub spec: CallSpec<'static>,
+    pub count: usize,
     pub input: Range<usize>,
     pub output: Range<usize>,
 }
 
 impl Handle {
     /// Runs a collective on borrowed memory; a failure ends the group.
+    #[inline]
     pub(crate) fn run(&self, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
-        self.shared.run(self.shared.state()?, spec, borrowed, &self.options).map(drop)
+        self.shared.run(CallKind::Single, spec, borrowed, &self.options).map(drop)
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.
@@ -70,13 +79,15 @@ impl Handle {
     /// Runs a collective in place, and returns the range of its output in `data`.
     pub(crate) fn in_place<T: Element>(
         &self,
-        call: CollectiveCall<'_>,
+        call: &CollectiveCall<'_>,
         data: &mut [T],
     ) -> Result<Range<usize>> {
-        let Checked { spec, input, output } = Checked::in_place(self, call, T::DTYPE, data.len())?;
+        let Checked { count, input, output } = Checked::in_place(self, call, data.len())?;
         let len = data.len();
-        let borrowed = Borrowed::within(data, input, output.clone());
-        self.run(&spec, borrowed.ok_or_else(|| outside(call.name(), len))?)?;
+        let Some(borrowed) = Borrowed::within(data, input, output.clone()) else {
+            return Err(outside(call.name(), len));
+        };
+        self.run(&call.spec(T::DTYPE, count), borrowed)?;
         Ok(output)
     }
 
@@ -92,9 +103,9 @@ impl Handle {
         }
         let len = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len()));
         let len = len.ok_or_else(|| outside(call.name(), usize::MAX))?;
-        let Checked { spec, output, .. } = Checked::in_place(self, call, T::DTYPE, len)?;
+        let Checked { count, output, .. } = Checked::in_place(self, &call, len)?;
         let all = Borrowed::scattered(slices.iter_mut().map(|slice| cast_slice_mut(slice)));
-        self.run(&spec, if output.is_empty() { all.only_read() } else { all })
+        self.run(&call.spec(T::DTYPE, count), if output.is_empty() { all.only_read() } else { all })
     }
 
     /// Begins a collective in place; ranks also compare `contents`. `back` makes the work's result of the data and of the range of the
@@ -108,8 +119,8 @@ impl Handle {
     ) -> Result<Work<R>> {
         let elements = write(call.name(), &mut data)?;
         let len = elements.len();
-        let Checked { spec, input, output } = Checked::in_place(self, call, B::Element::DTYPE, len)?;
-        let spec = CallSpec { contents, ..spec };
+        let Checked { count, input, output } = Checked::in_place(self, &call, len)?;
+        let spec = CallSpec { contents, ..call.spec(B::Element::DTYPE, count) };
         let borrowed = Borrowed::within(elements, input, output.clone());
         let borrowed = borrowed.ok_or_else(|| outside(call.name(), len))?.kept();
         self.begin(&spec, borrowed, back(data, output))
@@ -118,25 +129,20 @@ impl Handle {
     /// Runs a collective that reads one slice and writes another.
     pub(crate) fn apart<T: Element>(
         &self,
-        call: CollectiveCall<'_>,
+        call: &CollectiveCall<'_>,
         input: &[T],
         output: &mut [T],
     ) -> Result<()> {
-        let checked = Checked::apart(self, call, T::DTYPE, (input.len(), output.len()))?;
+        let checked = Checked::apart(self, call, (input.len(), output.len()))?;
         let borrowed = Borrowed::apart(&input[checked.input], &mut output[checked.output]);
-        self.run(&checked.spec, borrowed)
+        self.run(&call.spec(T::DTYPE, checked.count), borrowed)
     }
 }
 
 impl Checked {
     /// Checks a call in place, on `len` elements.
-    pub(crate) fn in_place(
-        group: &Handle,
-        call: CollectiveCall<'_>,
-        dtype: Dtype,
-        len: usize,
-    ) -> Result<Self> {
-        let CollectiveCall { collective, op, root, .. } = call;
+    pub(crate) fn in_place(group: &Handle, call: &CollectiveCall<'_>, len: usize) -> Result<Self> {
+        let CollectiveCall { collective, root, .. } = *call;
         check_root(group, collective.name(), collective, root)?;
         let whole = 0..len;
         let elsewhere = collective.has_root() && group.rank() != root;
@@ -144,19 +150,18 @@ impl Checked {
             true => own_block(group, collective, len)?,
             false => whole.clone(),
         };
-        let spec = CallSpec { root, op, ..CallSpec::new(collective, dtype, block.len()) };
+        let count = block.len();
         let (input, output) = in_place_sides(collective, elsewhere, whole, block);
-        Ok(Self { spec, input, output })
+        Ok(Self { count, input, output })
     }
 
     /// Checks a call that reads an input and writes an output of these numbers of elements.
     pub(crate) fn apart(
         group: &Handle,
-        call: CollectiveCall<'_>,
-        dtype: Dtype,
+        call: &CollectiveCall<'_>,
         (inputs, outputs): (usize, usize),
     ) -> Result<Self> {
-        let CollectiveCall { collective, op, root, .. } = call;
+        let CollectiveCall { collective, root, .. } = *call;
         check_root(group, collective.name(), collective, root)?;
         let at_root = group.rank() == root;
         // On ranks other than the root, one of the two is not used.
@@ -173,7 +178,7 @@ impl Checked {
         };
         let (reads, writes) = sides(collective, at_root);
         Ok(Self {
-            spec: CallSpec { root, op, ..CallSpec::new(collective, dtype, count) },
+            count,
             input: 0..if reads { inputs } else { 0 },
             output: 0..if writes { outputs } else { 0 },
         })

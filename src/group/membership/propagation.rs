@@ -9,8 +9,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Borrowed, CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, OutputAccess,
-    Patience, RequestKind, Signature, StalledOperation, Stop, WORLD, WorkRequest,
+    Borrowed, CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, Patience,
+    RequestKind, Signature, StalledOperation, Stop, WORLD, WorkRequest,
 };
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Schedule, Step,
@@ -132,12 +132,8 @@ fn broadcast(
     // The completion owns the bytes.
     let borrowed = Borrowed::within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?.kept();
     let signature = Signature::new(job, Dtype::U8, ReduceOp::Sum, algorithm.code);
-    let plan = CallPlan::new(job.collective, signature, kernel, false);
-    let access = OutputAccess::of(&plan, &borrowed);
-    let Borrowed { input, output, .. } = borrowed;
-    let schedule = CallSchedule::Made(schedule);
-    let operation =
-        Operation { number: 0, ranks: job.ranks, plan, schedule, input, output, access, pairs: None };
+    let plan = Arc::new(CallPlan::new(job.collective, signature, kernel, false));
+    let operation = Operation::new((plan, CallSchedule::Made(schedule)), job.ranks, borrowed, None);
     let what = RequestKind::Collective(Box::new(operation));
     let left = verification.deadline.saturating_duration_since(Instant::now());
     let (completion, outcome) = Completion::new(left, CompletionAction::Return(Some(Box::new(bytes))));

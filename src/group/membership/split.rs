@@ -21,7 +21,7 @@ use crate::{
         handle::Handle,
         order::Engaged,
         plan::{CallSpec, argument},
-        shared::GroupState,
+        shared::{CallKind, GroupState},
     },
 };
 
@@ -194,7 +194,7 @@ impl Handle {
     fn gathered(&self, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, Dtype::U64, words.len()) };
-        self.shared.run((), &spec, Borrowed::apart(words, &mut all), &self.options)?;
+        self.shared.run(CallKind::Several, &spec, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
 

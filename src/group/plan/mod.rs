@@ -3,7 +3,7 @@
 
 mod spec;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use unisono_engine::{CallPlan, Settings, ShownPlan};
 use unisono_schedule::{
@@ -14,6 +14,7 @@ use unisono_schedule::{
 use unisono_transport::Limits;
 
 pub use self::spec::Pipeline;
+use self::spec::PlanKey;
 pub(crate) use self::spec::{CallId, CallOptions, CallSpec, PlanOptions};
 use crate::{
     error::{Error, Result},
@@ -33,21 +34,24 @@ pub(crate) fn argument(call: &'static str, problem: impl Into<String>) -> Error 
     Error::Argument { call, problem: problem.into() }
 }
 
+/// How a collective is run, and its schedule.
+pub(crate) type Planned = (Arc<CallPlan>, CallSchedule);
+
 /// The plans of the latest calls, which all differ.
 #[derive(Default)]
 struct Latest {
-    kept: Vec<(CallSpec<'static>, PlanOptions, CallPlan, Recorded)>,
+    kept: Vec<(PlanKey, Arc<CallPlan>, Recorded)>,
     /// The index of the plan that is replaced next.
     oldest: usize,
 }
 
 impl Latest {
-    fn find(&self, spec: &CallSpec<'_>, options: &PlanOptions) -> Option<(CallPlan, CallSchedule)> {
-        let (.., plan, recorded) = self.kept.iter().find(|(of, with, ..)| of == spec && with == options)?;
-        Some((plan.clone(), CallSchedule::Recorded(recorded.clone())))
+    fn find(&self, key: &PlanKey) -> Option<Planned> {
+        let (_, plan, recorded) = self.kept.iter().find(|(of, ..)| of == key)?;
+        Some((Arc::clone(plan), CallSchedule::Recorded(recorded.clone())))
     }
 
-    fn keep(&mut self, kept: (CallSpec<'static>, PlanOptions, CallPlan, Recorded)) {
+    fn keep(&mut self, kept: (PlanKey, Arc<CallPlan>, Recorded)) {
         match self.kept.get_mut(self.oldest) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -88,22 +92,18 @@ impl Planner {
     }
 
     /// Plans a collective: all of its operation but the number and the memory, and its schedule.
-    pub(crate) fn plan(
-        &self,
-        spec: &CallSpec<'_>,
-        options: &CallOptions,
-    ) -> Result<(CallPlan, CallSchedule)> {
+    pub(crate) fn plan(&self, spec: &CallSpec<'_>, options: &CallOptions) -> Result<Planned> {
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if spec.is_kept()
-            && let Some(planned) = latest().find(spec, &options.plan)
-        {
+        let key = spec.key(&options.plan);
+        if let Some(planned) = key.as_ref().and_then(|key| latest().find(key)) {
             return Ok(planned);
         }
         let (plan, algorithm, job, copied) = self.make(spec, options)?;
+        let plan = Arc::new(plan);
         if let Some(copied) = copied {
             let recorded = Recorded::shown(copied, &job.even());
-            if let Some(spec) = spec.kept() {
-                latest().keep((spec, options.plan, plan.clone(), recorded.clone()));
+            if let Some(key) = key {
+                latest().keep((key, Arc::clone(&plan), recorded.clone()));
             }
             return Ok((plan, CallSchedule::Recorded(recorded)));
         }
@@ -119,10 +119,10 @@ impl Planner {
             algorithm.make(&job).ok_or_else(|| argument(spec.collective.name(), unable()))
         };
         let schedule = make()?;
-        if let Some(spec) = spec.kept().filter(|_| schedule.lanes() == 1)
+        if let Some(key) = key.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
-            latest().keep((spec, options.plan, plan.clone(), recorded));
+            latest().keep((key, Arc::clone(&plan), recorded));
         }
         Ok((plan, CallSchedule::Made(schedule)))
     }
@@ -258,7 +258,7 @@ mod tests {
 
     /// The contents of a plan: the signature that ranks compare, and its steps on each lane.
     fn said(
-        plan: CallPlan,
+        plan: &CallPlan,
         mut schedule: CallSchedule,
     ) -> (Signature, bool, bool, Vec<Vec<unisono_schedule::Step>>) {
         let lanes = 0..schedule.lanes();
@@ -301,12 +301,12 @@ mod tests {
                             let copied = copied
                                 .map(|copied| CallSchedule::Recorded(Recorded::shown(copied, &job.even())));
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
-                            said(plan, copied.unwrap_or_else(made))
+                            said(&plan, copied.unwrap_or_else(made))
                         };
                         // The first plan is made, the second may be the kept one; a different call comes between.
                         for _ in 0..3 {
                             let (plan, schedule) = group.handle.shared.planner.plan(&spec, options).unwrap();
-                            assert_eq!(said(plan, schedule), wanted, "{spec:?}");
+                            assert_eq!(said(&plan, schedule), wanted, "{spec:?}");
                             let other = CallSpec::new(Collective::Barrier, Dtype::U8, 0);
                             group.handle.shared.planner.plan(&other, options).unwrap();
                         }

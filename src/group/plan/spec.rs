@@ -74,6 +74,22 @@ pub(crate) struct CallSpec<'a> {
     pub part_of: Option<CallId>,
 }
 
+/// What a plan that is kept depends on: the arguments of its call, and the options.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PlanKey {
+    count: usize,
+    collective: Collective,
+    dtype: Dtype,
+    cargo: Cargo,
+    coalesced: bool,
+    alias: Alias,
+    contents: u32,
+    root: Rank,
+    op: ReduceOp,
+    /// The algorithms that the user allows for this collective, and the other options.
+    options: (u32, Reduction, Option<Pipeline>),
+}
+
 /// The part of a call of several operations that ranks compare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct CallId {
@@ -102,16 +118,16 @@ impl<'a> CallSpec<'a> {
         }
     }
 
-    /// True if its plan is kept: blocks are even, and it is no part of another call.
-    pub(super) fn is_kept(&self) -> bool {
-        self.uneven.is_none() && self.part_of.is_none()
-    }
-
-    /// The same call, if its plan is kept.
-    pub(super) fn kept(&self) -> Option<CallSpec<'static>> {
+    /// What its plan depends on, if that is kept: blocks are even, and it is no part of another call.
+    #[inline]
+    pub(super) fn key(&self, options: &PlanOptions) -> Option<PlanKey> {
         let Self { collective, dtype, count, root, op, cargo, coalesced, contents, alias, .. } = *self;
-        let spec = CallSpec::new(collective, dtype, count);
-        self.is_kept().then_some(CallSpec { root, op, cargo, coalesced, contents, alias, ..spec })
+        if self.uneven.is_some() || self.pairwise || self.part_of.is_some() {
+            return None;
+        }
+        let PlanOptions { selection, reduction, pipeline } = options;
+        let options = (selection.of(collective), *reduction, *pipeline);
+        Some(PlanKey { count, collective, dtype, cargo, coalesced, alias, contents, root, op, options })
     }
 
     /// The job of one of `ranks` ranks, in one chunk on one lane.
