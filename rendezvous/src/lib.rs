@@ -19,6 +19,8 @@ mod cannot_join;
 pub mod config;
 mod connect;
 mod directory;
+#[doc(hidden)]
+pub mod epoch;
 mod exchange;
 mod failure_latch;
 #[cfg(any(test, fuzzing))]

@@ -113,6 +113,7 @@ pub(super) const ENGINE: Rooms = &[
 /// The rooms of `rendezvous/src/`.
 pub(super) const RENDEZVOUS: Rooms = &[
     ("config", &[]),
+    ("epoch", &[]),
     ("launch", &["config"]),
     ("failure_latch", &[]),
     ("position_source", &[]),
