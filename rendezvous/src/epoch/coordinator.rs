@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Effects, Epoch, LeftOut, Places, ProcessName, Quorum,
+    Effects, Epoch, LeftOut, Places, ProcessName, Quorum, SKIPPED,
     message::{EpochMessage, RegroupOutcome, RegroupRefusal},
     state::{Asked, Call, Coordinates, Participant, RegroupRole},
 };
@@ -123,7 +123,8 @@ impl<N: ProcessName> Participant<N> {
         }
         let (me, Some(members)) = (self.me, self.next()) else { return };
         let lists = self.lists();
-        let number = lists.iter().map(|epoch| epoch.number).max().unwrap_or_default() + 1;
+        let skipped = if lists.iter().all(|epoch| epoch.has_majority(&members)) { 1 } else { SKIPPED };
+        let number = lists.iter().map(|epoch| epoch.number).max().unwrap_or_default() + skipped;
         let mut left_out: Vec<LeftOut<N>> = Vec::new();
         for left in lists.into_iter().flat_map(|epoch| epoch.leaves_out(&members, &self.dead)) {
             if !left_out.iter().any(|known| known.implies(&left)) {

@@ -22,7 +22,7 @@ impl<N: ProcessName> Participant<N> {
     /// Others have gone on without this process: from now on it is a newcomer that may join them again.
     pub fn come_back(&mut self) {
         if let Some(epoch) = self.behind.take() {
-            (self.committed, self.contacts) = (None, epoch.members);
+            (self.former, self.contacts) = (self.committed.take(), epoch.members);
         }
     }
 
@@ -131,6 +131,11 @@ impl<N: ProcessName> Participant<N> {
         match able.next().copied() {
             Some(other) => self.follow(other, effects),
             None if self.committed.is_some() => self.coordinate(effects),
+            // Those that have gone on without it are dead: its former epoch may go on.
+            None if self.former.is_some() && self.contacts.iter().all(|name| self.dead.contains(name)) => {
+                self.committed = self.former.take();
+                self.seek(effects);
+            }
             None => self.refuse(RegroupRefusal::Nobody, effects),
         }
     }
@@ -205,8 +210,16 @@ impl<N: ProcessName> Participant<N> {
 
     /// A coordinator calls this process.
     fn called(&mut self, from: N, theirs: Epoch<N>, effects: &mut Effects<N>) {
-        let newcomer = self.committed.is_none();
-        if newcomer && self.follows() != Some(from) || !newcomer && !self.agrees(from, theirs, effects) {
+        if self.committed.is_none() {
+            self.knows(vec![from]);
+            if matches!(self.call, Some(Call { role: RegroupRole::Asks(_), .. }))
+                || self.follows() == Some(from)
+            {
+                self.follow(from, effects);
+            }
+            return;
+        }
+        if !self.agrees(from, theirs, effects) {
             return;
         }
         match self.follows() {
@@ -238,7 +251,7 @@ impl<N: ProcessName> Participant<N> {
         }
     }
 
-    /// A newcomer learns the processes of the running world. It may still need the others that it knows.
+    /// A newcomer learns processes of the running world. It may still need the others that it knows.
     fn knows(&mut self, members: Vec<N>) {
         let before = std::mem::replace(&mut self.contacts, members);
         for name in before {

@@ -39,6 +39,10 @@ pub use message::{Effects, EpochMessage, RegroupOutcome, RegroupRefusal};
 use serde::{Deserialize, Serialize};
 pub use state::Participant;
 
+/// The number of an epoch of processes that go on because all others are dead is this much higher: those may have committed epochs before
+/// they died.
+const SKIPPED: u64 = 1 << 20;
+
 /// The name of a process, which no other ever has.
 pub trait ProcessName: Copy + Ord + Debug {}
 
@@ -98,13 +102,16 @@ impl<N: ProcessName> Epoch<N> {
         self.members.iter().filter(|name| present.contains(name)).count()
     }
 
+    /// True if these are more than half, or half with the first.
+    fn has_majority(&self, present: &[N]) -> bool {
+        let (here, all) = (self.count(present), self.members.len());
+        2 * here > all || 2 * here == all && self.members.first().is_some_and(|first| present.contains(first))
+    }
+
     /// True if these processes may decide what follows this epoch.
     fn has_quorum(&self, present: &[N], dead: &BTreeSet<N>) -> bool {
-        let (here, all) = (self.count(present), self.members.len());
-        let first = self.members.first().is_some_and(|first| present.contains(first));
         let alone = || self.members.iter().all(|name| present.contains(name) || dead.contains(name));
-        (2 * here > all || 2 * here == all && first || alone())
-            && self.left_out.iter().all(|left| left.allows(present, dead))
+        (self.has_majority(present) || alone()) && self.left_out.iter().all(|left| left.allows(present, dead))
     }
 
     /// Those that are left out if these processes go on.

@@ -21,6 +21,8 @@ pub struct Participant<N> {
     pub(super) knocking: BTreeSet<N>,
     /// Processes that have certainly ended.
     pub(super) dead: BTreeSet<N>,
+    /// Its last epoch, if others have gone on without it and it has come back as a newcomer.
+    pub(super) former: Option<Epoch<N>>,
     /// An epoch that others have committed without this process.
     pub(super) behind: Option<Epoch<N>>,
     pub(super) call: Option<Call<N>>,
@@ -78,6 +80,7 @@ impl<N: ProcessName> Participant<N> {
             contacts,
             knocking: BTreeSet::new(),
             dead: BTreeSet::new(),
+            former: None,
             behind: None,
             call: None,
         }
@@ -110,7 +113,7 @@ impl<N: ProcessName> Participant<N> {
     /// Learns that an epoch is committed, in which this process is.
     pub(super) fn learn(&mut self, epoch: Epoch<N>) {
         self.promised.retain(|promised| promised.number > epoch.number);
-        self.committed = Some(epoch);
+        (self.committed, self.former) = (Some(epoch), None);
     }
 
     pub(super) fn finish(&mut self, outcome: RegroupOutcome<N>, effects: &mut Effects<N>) {

@@ -6,7 +6,9 @@ use std::{
     hash::{BuildHasher as _, RandomState},
 };
 
-use super::{Effects, Epoch, EpochMessage, Participant, Places, Quorum, RegroupOptions, RegroupOutcome};
+use super::{
+    Effects, Epoch, EpochMessage, Participant, Places, Quorum, RegroupOptions, RegroupOutcome, SKIPPED,
+};
 
 type Process = u8;
 
@@ -69,7 +71,7 @@ impl Model {
         }
     }
 
-    /// A world of some processes, and newcomers that know all of them.
+    /// Some processes of one world, and newcomers that know all of them.
     fn scene(
         &self,
         processes: Process,
@@ -93,34 +95,34 @@ impl Model {
             repeats,
         };
         let all = (0..processes + newcomers).filter(|_| begun);
-        all.fold(start, |world, process| self.after(&world, &Event::Begins(process)).unwrap())
+        all.fold(start, |scene, process| self.after(&scene, &Event::Begins(process)).unwrap())
     }
 
-    fn events(&self, world: &Scene) -> Vec<Event> {
-        let alive = |process: Process| world.alive[usize::from(process)];
-        let all = (0..).zip(&world.members).filter(|(process, _)| alive(*process));
-        let mut events: Vec<_> = world
+    fn events(&self, scene: &Scene) -> Vec<Event> {
+        let alive = |process: Process| scene.alive[usize::from(process)];
+        let all = (0..).zip(&scene.members).filter(|(process, _)| alive(*process));
+        let mut events: Vec<_> = scene
             .wire
             .iter()
             .filter(|(_, to, _)| alive(*to))
             .map(|(from, to, message)| Event::Arrives(*from, *to, message.clone()))
             .collect();
         for (process, member) in all {
-            if !world.begun[usize::from(process)] {
+            if !scene.begun[usize::from(process)] {
                 events.push(Event::Begins(process));
             }
-            if world.deaths > 0 {
+            if scene.deaths > 0 {
                 events.push(Event::Dies(process));
             }
             for other in member.awaits() {
                 if !alive(other) {
                     events.push(Event::Loses(process, other, true));
-                } else if world.suspicions > 0 {
+                } else if scene.suspicions > 0 {
                     events.push(Event::Loses(process, other, false));
                 }
             }
             if member.call.is_some() {
-                if world.repeats > 0 {
+                if scene.repeats > 0 {
                     events.push(Event::Repeats(process));
                 }
                 if self.ends {
@@ -131,9 +133,9 @@ impl Model {
         events
     }
 
-    /// The world after an event; an error if two epochs of one number are committed.
-    fn after(&self, world: &Scene, event: &Event) -> Result<Scene, String> {
-        let mut next = world.clone();
+    /// The scene after an event; an error if two epochs of one number are committed.
+    fn after(&self, scene: &Scene, event: &Event) -> Result<Scene, String> {
+        let mut next = scene.clone();
         let (process, effects) = match event {
             Event::Begins(process) => {
                 next.begun[usize::from(*process)] = true;
@@ -164,67 +166,67 @@ impl Model {
         next.judged()
     }
 
-    fn apply(&self, world: &mut Scene, process: Process, effects: Effects<Process>) {
+    fn apply(&self, scene: &mut Scene, process: Process, effects: Effects<Process>) {
         let index = usize::from(process);
         if self.mutant == Mutant::ForgetsPromises
             && effects.messages.iter().any(|(_, message)| matches!(message, EpochMessage::Ask { .. }))
         {
-            world.members[index].promised.clear();
+            scene.members[index].promised.clear();
         }
         for (to, message) in effects.messages {
             if let (Mutant::CommitsEarly, EpochMessage::Propose(epoch)) = (self.mutant, &message)
                 && epoch.members.len() == 2
             {
-                world.members[index].learn(epoch.clone());
+                scene.members[index].learn(epoch.clone());
             }
-            if world.alive[usize::from(to)] {
-                world.wire.insert((process, to, message));
+            if scene.alive[usize::from(to)] {
+                scene.wire.insert((process, to, message));
             }
         }
         if effects.outcome.is_some() {
-            world.ended[index] = effects.outcome;
+            scene.ended[index] = effects.outcome;
         }
     }
 
     /// All faults are over, and all messages arrive: everybody that lives ends in one epoch, unless a rule forbids it.
-    fn settles(&self, mut world: Scene) -> Result<(), String> {
-        (world.deaths, world.suspicions) = (0, 0);
+    fn settles(&self, mut scene: Scene) -> Result<(), String> {
+        (scene.deaths, scene.suspicions) = (0, 0);
         let alive: Vec<Process> =
-            (0..).zip(&world.alive).filter(|(_, alive)| **alive).map(|it| it.0).collect();
+            (0..).zip(&scene.alive).filter(|(_, alive)| **alive).map(|it| it.0).collect();
         for _round in 0..40 {
             for &process in &alive {
                 // A program regroups again until its group works.
-                let apart = !world.is_together(&alive, process);
-                world.members[usize::from(process)].come_back();
-                let admits = world.members[usize::from(process)].is_asked();
-                if world.members[usize::from(process)].call.is_none() && (apart || admits) {
-                    world = self.after(&world, &Event::Begins(process))?;
+                let apart = !scene.is_together(&alive, process);
+                scene.members[usize::from(process)].come_back();
+                let admits = scene.members[usize::from(process)].is_asked();
+                if scene.members[usize::from(process)].call.is_none() && (apart || admits) {
+                    scene = self.after(&scene, &Event::Begins(process))?;
                 }
-                for other in world.members[usize::from(process)].awaits() {
-                    if !world.alive[usize::from(other)] {
-                        world = self.after(&world, &Event::Loses(process, other, true))?;
+                for other in scene.members[usize::from(process)].awaits() {
+                    if !scene.alive[usize::from(other)] {
+                        scene = self.after(&scene, &Event::Loses(process, other, true))?;
                     }
                 }
-                world = self.after(&world, &Event::Repeats(process))?;
+                scene = self.after(&scene, &Event::Repeats(process))?;
             }
             for _ in 0..1000 {
-                let Some((from, to, message)) = world.wire.pop_first() else { break };
-                if world.alive[usize::from(to)] {
-                    world = self.after(&world, &Event::Arrives(from, to, message))?;
+                let Some((from, to, message)) = scene.wire.pop_first() else { break };
+                if scene.alive[usize::from(to)] {
+                    scene = self.after(&scene, &Event::Arrives(from, to, message))?;
                 }
             }
-            if alive.iter().all(|&process| world.is_settled(&alive, process)) {
+            if alive.iter().all(|&process| scene.is_settled(&alive, process)) {
                 return Ok(());
             }
         }
-        Err(format!("they do not come together: {world:#?}"))
+        Err(format!("they do not come together: {scene:#?}"))
     }
 }
 
 impl Scene {
     fn judged(self) -> Result<Self, String> {
         let mut lists: BTreeMap<u64, &[Process]> = BTreeMap::new();
-        for epoch in self.known().filter(|epoch| self.is_able(epoch)) {
+        for epoch in self.members.iter().filter_map(Participant::committed) {
             let first = lists.entry(epoch.number).or_insert(&epoch.members);
             if *first != epoch.members {
                 return Err(format!("epoch {} is {first:?} and {:?}", epoch.number, epoch.members));
@@ -256,14 +258,6 @@ impl Scene {
         living.filter_map(|(member, _)| member.committed())
     }
 
-    /// True if those of an epoch that live may decide what follows it.
-    fn is_able(&self, epoch: &Epoch<Process>) -> bool {
-        let (living, dead): (Vec<_>, Vec<_>) = (0..).zip(&self.alive).partition(|(_, alive)| **alive);
-        let names = |list: Vec<(Process, &bool)>| list.into_iter().map(|it| it.0).collect::<Vec<_>>();
-        let here: Vec<_> = names(living).into_iter().filter(|name| epoch.has(*name)).collect();
-        epoch.has_quorum(&here, &names(dead).into_iter().collect())
-    }
-
     /// True if a process is in an epoch of processes that all live and are in it.
     fn is_together(&self, alive: &[Process], process: Process) -> bool {
         let member = &self.members[usize::from(process)];
@@ -289,10 +283,10 @@ impl Scene {
     }
 }
 
-/// Explores every order of events. Returns the number of worlds.
+/// Explores every order of events. Returns the number of scenes.
 fn explore(model: &Model, start: Scene) -> Result<usize, String> {
     let hasher = RandomState::new();
-    let mark = |world: &Scene| hasher.hash_one(world);
+    let mark = |scene: &Scene| hasher.hash_one(scene);
     let mut seen = HashSet::from([mark(&start)]);
     let mut path: Vec<(usize, Event)> = vec![(0, Event::Begins(0))];
     let mut todo = vec![(start, 0)];
@@ -305,12 +299,13 @@ fn explore(model: &Model, start: Scene) -> Result<usize, String> {
         story.reverse();
         story.join("\n")
     };
-    while let Some((world, at)) = todo.pop() {
-        for event in model.events(&world) {
+    while let Some((scene, at)) = todo.pop() {
+        for event in model.events(&scene) {
             path.push((at, event.clone()));
             let here = path.len() - 1;
-            let next = model.after(&world, &event).map_err(|fault| story(&path, here, fault))?;
-            let high = next.members.iter().any(|member| member.newest() > model.highest);
+            let next = model.after(&scene, &event).map_err(|fault| story(&path, here, fault))?;
+            let steps = |number: u64| number % SKIPPED + number / SKIPPED;
+            let high = next.members.iter().any(|member| steps(member.newest()) > model.highest);
             if !high && seen.insert(mark(&next)) {
                 if seen.len() % 1000 == 0 {
                     model.settles(next.clone()).map_err(|fault| story(&path, here, fault))?;
@@ -328,7 +323,7 @@ fn explore(model: &Model, start: Scene) -> Result<usize, String> {
 type Case = (Process, Process, [usize; 3], bool);
 
 /// A process that dies, one that is taken for silent, a newcomer, and three processes.
-const CASES: &[Case] = &[(2, 0, [1, 1, 1], false), (2, 1, [1, 0, 0], false), (3, 0, [1, 0, 0], true)];
+const CASES: &[Case] = &[(2, 0, [1, 1, 1], false), (2, 1, [1, 0, 0], true), (3, 0, [1, 0, 0], true)];
 
 #[test]
 fn in_every_order_of_events_one_world_goes_on() {
@@ -341,7 +336,7 @@ fn in_every_order_of_events_one_world_goes_on() {
 }
 
 /// Random events. Returns what goes wrong, with the events before.
-fn walk(model: &Model, seed: u64, mut world: Scene) -> Result<(), String> {
+fn walk(model: &Model, seed: u64, mut scene: Scene) -> Result<(), String> {
     let mut state = seed;
     let mut story = vec![format!("seed {seed}")];
     // Guy Steele, Doug Lea and Christine Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -352,7 +347,7 @@ fn walk(model: &Model, seed: u64, mut world: Scene) -> Result<(), String> {
         usize::try_from((mixed ^ mixed >> 31) % below as u64).unwrap()
     };
     for _ in 0..random(400) {
-        let events = model.events(&world);
+        let events = model.events(&scene);
         // Few events of the same kind would leave no room for others.
         let few = |event: &Event| match event {
             Event::Dies(_) | Event::TimeIsOver(_) => 40,
@@ -365,9 +360,9 @@ fn walk(model: &Model, seed: u64, mut world: Scene) -> Result<(), String> {
             continue;
         }
         story.push(format!("{event:?}"));
-        world = model.after(&world, &event).map_err(|fault| [story.join("\n"), fault].join("\n"))?;
+        scene = model.after(&scene, &event).map_err(|fault| [story.join("\n"), fault].join("\n"))?;
     }
-    model.settles(world).map_err(|fault| [story.join("\n"), fault].join("\n"))
+    model.settles(scene).map_err(|fault| [story.join("\n"), fault].join("\n"))
 }
 
 /// Walks from different seeds.
@@ -388,6 +383,7 @@ fn in_random_orders_of_events_one_world_goes_on() {
 fn mutants_are_found() {
     for mutant in [Mutant::NoQuorum, Mutant::ForgetsPromises, Mutant::SilentIsDead, Mutant::CommitsEarly] {
         let fault = walks(mutant, 30_000).expect_err(&format!("{mutant:?}"));
-        println!("{mutant:?}: {}", fault.lines().last().unwrap_or_default());
+        let said = |line: &&str| ["epoch", "they", "two"].iter().any(|word| line.starts_with(word));
+        println!("{mutant:?}: {}", fault.lines().find(said).unwrap_or_default());
     }
 }
