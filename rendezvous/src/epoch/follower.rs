@@ -153,7 +153,7 @@ impl<N: ProcessName> Participant<N> {
         effects.messages.push((other, EpochMessage::Ask { committed, promised, options }));
     }
 
-    /// Compares the last epoch of another process with this one's. Returns true if they are the same now; otherwise the other is commits.
+    /// Compares the last epoch of another process with this one's. Returns true if they are the same now. Tells the other if it knows less.
     fn agrees(&mut self, from: N, theirs: Epoch<N>, effects: &mut Effects<N>) -> bool {
         let Some(ours) = &self.committed else { return false };
         match theirs.number.cmp(&ours.number) {
