@@ -30,6 +30,9 @@ pub mod launch;
 mod pmi;
 mod position_source;
 mod protocol;
+#[cfg(test)]
+#[path = "../../tests/random/mod.rs"]
+mod random;
 mod seal;
 mod server;
 mod session;

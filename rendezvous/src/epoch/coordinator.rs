@@ -9,6 +9,14 @@ use super::{
 };
 
 impl<N: ProcessName> Participant<N> {
+    fn coordinating(&self) -> Option<(&Call<N>, &Coordinates<N>)> {
+        let call = self.call.as_ref()?;
+        match &call.role {
+            RegroupRole::Coordinates(state) => Some((call, state)),
+            _ => None,
+        }
+    }
+
     fn coordinates(&mut self) -> Option<&mut Coordinates<N>> {
         match &mut self.call.as_mut()?.role {
             RegroupRole::Coordinates(state) => Some(state),
@@ -24,7 +32,10 @@ impl<N: ProcessName> Participant<N> {
             Some(call) => {
                 call.role = RegroupRole::Coordinates(Coordinates { asked, proposal: None });
                 self.consider(effects);
-                self.repeat(effects);
+                // A proposal has gone out already.
+                if self.coordinating().is_some_and(|(_, state)| state.proposal.is_none()) {
+                    self.repeat(effects);
+                }
             }
         }
     }
@@ -64,37 +75,30 @@ impl<N: ProcessName> Participant<N> {
 
     /// The processes of the last epoch that have not asked, and are neither dead nor silent.
     fn missing(&self) -> Vec<N> {
-        let (Some(epoch), Some(Call { role: RegroupRole::Coordinates(state), silent, .. })) =
-            (&self.committed, &self.call)
-        else {
+        let (Some(epoch), Some((call, state))) = (&self.committed, self.coordinating()) else {
             return Vec::new();
         };
         let known = |name: &N| {
             *name == self.me
                 || state.asked.contains_key(name)
                 || self.dead.contains(name)
-                || silent.contains(name)
+                || call.silent.contains(name)
         };
         epoch.members.iter().filter(|name| !known(name)).copied().collect()
     }
 
     /// The processes from which a coordinator waits for an answer.
     pub(super) fn unheard(&self) -> Vec<N> {
-        match &self.call {
-            Some(Call {
-                role: RegroupRole::Coordinates(Coordinates { proposal: Some((epoch, promised)), .. }),
-                ..
-            }) => epoch.members.iter().filter(|name| !promised.contains(name)).copied().collect(),
-            _ => {
-                let missing = self.missing();
-                if missing.is_empty() { self.absent() } else { missing }
-            }
+        if let Some((epoch, promised)) = self.coordinating().and_then(|(_, state)| state.proposal.as_ref()) {
+            return epoch.members.iter().filter(|name| !promised.contains(name)).copied().collect();
         }
+        let missing = self.missing();
+        if missing.is_empty() { self.absent() } else { missing }
     }
 
     /// All processes of lists that have not asked: if those that have may not decide, the others may be dead, or come back.
     fn absent(&self) -> Vec<N> {
-        let Some(Call { role: RegroupRole::Coordinates(state), .. }) = &self.call else { return Vec::new() };
+        let Some((_, state)) = self.coordinating() else { return Vec::new() };
         let lists = self.lists();
         let left_out = lists.iter().flat_map(|epoch| &epoch.left_out).flat_map(|left| &left.names);
         let all: BTreeSet<N> =
@@ -143,8 +147,7 @@ impl<N: ProcessName> Participant<N> {
 
     /// The processes of the next epoch, by rank.
     fn next(&self) -> Option<Vec<N>> {
-        let (epoch, call) = (self.committed.as_ref()?, self.call.as_ref()?);
-        let RegroupRole::Coordinates(state) = &call.role else { return None };
+        let (epoch, (call, state)) = (self.committed.as_ref()?, self.coordinating()?);
         let stays = |name: &N| *name == self.me || state.asked.contains_key(name);
         let mut newcomers = state.asked.keys().filter(|name| !epoch.has(**name)).copied();
         let mut next: Vec<N> = match call.options.places {
@@ -160,9 +163,7 @@ impl<N: ProcessName> Participant<N> {
 
     /// The last epoch that is known to be committed, and the proposals that any has promised since.
     fn lists(&self) -> Vec<&Epoch<N>> {
-        let (Some(committed), Some(Call { role: RegroupRole::Coordinates(state), .. })) =
-            (&self.committed, &self.call)
-        else {
+        let (Some(committed), Some((_, state))) = (&self.committed, self.coordinating()) else {
             return Vec::new();
         };
         let promised = self.promised.iter().chain(state.asked.values().flatten());
@@ -220,12 +221,8 @@ impl<N: ProcessName> Participant<N> {
         promised: Vec<Epoch<N>>,
         effects: &mut Effects<N>,
     ) {
-        let newer =
-            theirs.filter(|theirs| self.committed.as_ref().is_some_and(|it| theirs.number > it.number));
-        if let Some(epoch) = newer {
-            // It may be that the epoch of the other is this one's, too.
-            effects.messages.extend(self.heard(from, EpochMessage::Commit(epoch)).messages);
-            return;
+        if let Some(epoch) = theirs {
+            self.commits(epoch, effects);
         }
         let newest = self.newest();
         let Some(state) = self.coordinates() else { return };
@@ -254,11 +251,12 @@ impl<N: ProcessName> Participant<N> {
 
     /// The time is over: tells those that have asked why there is no next epoch.
     pub(super) fn give_up(&mut self, effects: &mut Effects<N>) {
-        let (missing, unheard) = (self.missing(), self.unheard());
-        let why = match unheard.first() {
-            _ if !missing.is_empty() => RegroupRefusal::Missing(missing),
-            Some(&first) => RegroupRefusal::NoAnswer(first),
-            None => self.obstacle().unwrap_or(RegroupRefusal::NoAnswer(self.me)),
+        let missing = self.missing();
+        let why = if missing.is_empty() {
+            let silent = || RegroupRefusal::NoAnswer(self.unheard().first().copied().unwrap_or(self.me));
+            self.obstacle().unwrap_or_else(silent)
+        } else {
+            RegroupRefusal::Missing(missing)
         };
         self.refuse_all(why, effects);
     }

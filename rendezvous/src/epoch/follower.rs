@@ -304,7 +304,7 @@ impl<N: ProcessName> Participant<N> {
     }
 
     /// An epoch is committed.
-    fn commits(&mut self, epoch: Epoch<N>, effects: &mut Effects<N>) {
+    pub(super) fn commits(&mut self, epoch: Epoch<N>, effects: &mut Effects<N>) {
         if self.committed.as_ref().is_some_and(|ours| ours.number >= epoch.number) {
             return;
         }

@@ -115,7 +115,7 @@ impl<N: ProcessName> Epoch<N> {
     }
 
     /// Those that are left out if these processes go on.
-    fn leaves_out(&self, next: &[N], dead: &BTreeSet<N>) -> impl Iterator<Item = LeftOut<N>> {
+    fn leaves_out(&self, next: &[N], dead: &BTreeSet<N>) -> Vec<LeftOut<N>> {
         let (by, gone): (Vec<N>, Vec<N>) = self.members.iter().partition(|name| next.contains(name));
         let names: Vec<N> = gone.into_iter().filter(|name| !dead.contains(name)).collect();
         let before = self.left_out.iter().filter(|left| !left.is_settled(next, dead)).map(|left| {
@@ -123,7 +123,7 @@ impl<N: ProcessName> Epoch<N> {
             LeftOut { names: left.names.clone(), by }
         });
         let now = (!names.is_empty()).then_some(LeftOut { names, by });
-        before.chain(now).collect::<Vec<_>>().into_iter()
+        before.chain(now).collect()
     }
 }
 

@@ -7,8 +7,11 @@ use std::{
 };
 
 use super::{
-    Effects, Epoch, EpochMessage, Participant, Places, Quorum, RegroupOptions, RegroupOutcome, SKIPPED,
+    Effects, Epoch, EpochMessage, Participant, Places, Quorum, RegroupOptions, RegroupOutcome,
+    RegroupRefusal, SKIPPED,
 };
+
+use crate::random::Random;
 
 type Process = u8;
 
@@ -162,6 +165,11 @@ impl Model {
             }
             Event::TimeIsOver(process) => (*process, next.members[usize::from(*process)].deadline()),
         };
+        let index = usize::from(process);
+        let calls = scene.members[index].call.is_some() || matches!(event, Event::Begins(_));
+        if calls && next.members[index].call.is_none() != effects.outcome.is_some() {
+            return Err(format!("they end with {:?}", effects.outcome));
+        }
         self.apply(&mut next, process, effects);
         next.judged()
     }
@@ -196,7 +204,7 @@ impl Model {
         for _round in 0..40 {
             for &process in &alive {
                 // A program regroups again until its group works.
-                let apart = !scene.is_together(&alive, process);
+                let apart = !scene.is_together(process);
                 scene.members[usize::from(process)].come_back();
                 let admits = scene.members[usize::from(process)].is_asked();
                 if scene.members[usize::from(process)].call.is_none() && (apart || admits) {
@@ -235,14 +243,7 @@ impl Scene {
         // Processes that are not in a regroup work in their epoch. Two epochs must not both have all their processes at work.
         let mut working: Vec<&Epoch<Process>> = Vec::new();
         for epoch in self.known() {
-            let works = |name: &Process| {
-                let member = &self.members[usize::from(*name)];
-                self.alive[usize::from(*name)]
-                    && member.call.is_none()
-                    && member.promised.is_empty()
-                    && member.committed() == Some(epoch)
-            };
-            if epoch.number > 0 && epoch.members.iter().all(works) && !working.contains(&epoch) {
+            if self.is_at_work(epoch) && !working.contains(&epoch) {
                 working.push(epoch);
             }
         }
@@ -258,19 +259,21 @@ impl Scene {
         living.filter_map(|(member, _)| member.committed())
     }
 
-    /// True if a process is in an epoch of processes that all live and are in it.
-    fn is_together(&self, alive: &[Process], process: Process) -> bool {
-        let member = &self.members[usize::from(process)];
-        member.committed().is_some_and(|epoch| {
-            epoch.number > 0
-                && epoch.members.iter().all(|other| {
-                    let it = &self.members[usize::from(*other)];
-                    alive.contains(other)
-                        && it.committed() == Some(epoch)
-                        && it.call.is_none()
-                        && it.promised.is_empty()
-                })
-        })
+    /// True if all processes of an epoch live, and neither regroup nor have promised another.
+    fn is_at_work(&self, epoch: &Epoch<Process>) -> bool {
+        let works = |name: &Process| {
+            let member = &self.members[usize::from(*name)];
+            self.alive[usize::from(*name)]
+                && member.call.is_none()
+                && member.promised.is_empty()
+                && member.committed() == Some(epoch)
+        };
+        epoch.number > 0 && epoch.members.iter().all(works)
+    }
+
+    /// True if the epoch of a process is at work.
+    fn is_together(&self, process: Process) -> bool {
+        self.members[usize::from(process)].committed().is_some_and(|epoch| self.is_at_work(epoch))
     }
 
     /// True if nothing more can be wanted for a process.
@@ -279,7 +282,7 @@ impl Scene {
         let member = &self.members[usize::from(process)];
         let alone = member.committed().is_none() && member.contacts.iter().all(|name| !alive.contains(name))
             || self.known().next().is_none();
-        alone || self.is_together(alive, process)
+        alone || self.is_together(process)
     }
 }
 
@@ -337,16 +340,9 @@ fn in_every_order_of_events_one_world_goes_on() {
 
 /// Random events. Returns what goes wrong, with the events before.
 fn walk(model: &Model, seed: u64, mut scene: Scene) -> Result<(), String> {
-    let mut state = seed;
+    let mut random = Random(seed);
     let mut story = vec![format!("seed {seed}")];
-    // Guy Steele, Doug Lea and Christine Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-    let mut random = move |below: usize| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ mixed >> 31) % below as u64).unwrap()
-    };
-    for _ in 0..random(400) {
+    for _ in 0..random.below(400) {
         let events = model.events(&scene);
         // Few events of the same kind would leave no room for others.
         let few = |event: &Event| match event {
@@ -355,8 +351,10 @@ fn walk(model: &Model, seed: u64, mut scene: Scene) -> Result<(), String> {
             Event::Repeats(_) => 3,
             Event::Begins(_) | Event::Arrives(..) => 1,
         };
-        let Some(event) = (!events.is_empty()).then(|| events[random(events.len())].clone()) else { break };
-        if random(few(&event)) > 0 {
+        let Some(event) = (!events.is_empty()).then(|| events[random.below(events.len())].clone()) else {
+            break;
+        };
+        if random.below(few(&event)) > 0 {
             continue;
         }
         story.push(format!("{event:?}"));
@@ -377,6 +375,17 @@ fn walks(mutant: Mutant, seeds: u64) -> Result<(), String> {
 #[test]
 fn in_random_orders_of_events_one_world_goes_on() {
     walks(Mutant::None, 5_000).unwrap_or_else(|fault| panic!("{fault}"));
+}
+
+#[test]
+fn a_process_without_a_quorum_says_so_when_its_time_is_over() {
+    let model = Model::new(Mutant::None);
+    let mut last = Participant::of(2, Epoch::first(vec![0, 1, 2]));
+    last.begin(model.options);
+    last.lost(0, false);
+    last.lost(1, false);
+    let why = RegroupRefusal::NoQuorum { epoch: 0, all: 3, present: 1, silent: vec![0, 1] };
+    assert_eq!(last.deadline().outcome, Some(RegroupOutcome::Refused { why, promised: false }));
 }
 
 #[test]
